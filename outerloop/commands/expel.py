@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
-from outerloop.commands.invite import peers_of
-from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
+from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run, peers_of
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.invited_peers import InvitedPeers
 from outerloop.swarm.access.register_files import write_waiting

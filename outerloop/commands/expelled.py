@@ -12,8 +12,7 @@ from pathlib import Path
 
 from outerloop.commands.arguments import Parser
 from outerloop.commands.expel import ids_of, sign_removal, without_rank
-from outerloop.commands.invite import invited, peers_of
-from outerloop.commands.listed_workers import listed_run
+from outerloop.commands.listed_workers import invited, listed_run, peers_of
 from outerloop.config.run_directory import lock_directory, unlock
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.register_files import FOLDER, read_statements

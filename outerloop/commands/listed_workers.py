@@ -1,14 +1,19 @@
-"""Find the workers of a run directory whose keys may sign invites and removals: those on the run's allow-list."""
+"""Find the workers of a run directory whose keys may sign invites and removals: those on the run's allow-list. Read
+their registers of invited peers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config.run_directory import identity_file
-from outerloop.swarm.access.register_files import folder_of
+from outerloop.swarm.access.admissions import Statement
+from outerloop.swarm.access.invited_peers import InvitedPeers
+from outerloop.swarm.access.register_files import folder_of, read_statements
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
@@ -59,3 +64,16 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
             f"{command}: no worker of {run_dir} is in exchange.allow: run this command on the machine of a listed peer"
         )
     return ListedRun(config, listed)
+
+
+def peers_of(worker: ListedWorker) -> InvitedPeers:
+    """Return the statements in a worker's register, and those of commands that its process has not read yet."""
+    return invited(read_statements(worker.access))
+
+
+def invited(statements: Iterable[Statement]) -> InvitedPeers:
+    """Return these statements, merged. Signatures are not checked."""
+    out = InvitedPeers()
+    for statement in statements:
+        out = out.with_statement(statement)
+    return out

@@ -12,53 +12,39 @@ from omegaconf import OmegaConf
 
 from outerloop.commands import invite
 from outerloop.commands.invite import MAX_EXPIRES_S, seconds
-from outerloop.config.manifest.describe_run import packaged
 from outerloop.config.run_directory import identity_file, may_precede_run
-from outerloop.swarm.access.admissions import Admission, Removal
-from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.invites import Token, digest_of_list
-from outerloop.swarm.access.register_files import ADDRESS, FOLDER, ISSUED, REMOVAL, folder_of, write_statements
-from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.storage import Folder
+from outerloop.swarm.access.register_files import ADDRESS, FOLDER, ISSUED
 from outerloop.types import UserError
+from tests.support.listed_run_dir import (
+    ADDRESS_OF_RUN,
+    INVITED,
+    OTHER,
+    access,
+    admission,
+    listed_run_dir,
+    own,
+    statements_of_commands,
+    store,
+    write_config,
+)
 from tests.support.run_command import run_command
 from tests.support.swarm.dht_scene import id_of, trust
-
-OTHER, INVITED = id_of(1), id_of(7)
-ADDRESS_OF_RUN = "/ip4/192.0.2.1/tcp/4/p2p/X"
-
-
-def own(run_dir: Path) -> Signatures:
-    return Signatures.of(ensure_identity(identity_file(run_dir, 0)))
-
-
-def access(run_dir: Path) -> Folder:
-    return Folder(folder_of(identity_file(run_dir, 0)))
-
-
-def write_config(run_dir: Path, allow: list[str]) -> None:
-    config = packaged(recipe="sparseloco", exchange="swarm_gather").copy()
-    config.exchange.allow, config.exchange.run, config.exchange.invites = allow, "summer", True
-    OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Of a run with an allow-list, whose first worker is listed and has run."""
-    write_config(tmp_path, [own(tmp_path).peer_id, OTHER])
-    asyncio.run(access(tmp_path).write(ADDRESS, ADDRESS_OF_RUN.encode()))
-    return tmp_path
+    return listed_run_dir(tmp_path)
 
 
 def admit(run_dir: Path, *numbers: int, name: str = "lab") -> None:
     """Put peers into the register, as the running worker does."""
-    one = own(run_dir)
 
-    def admission(number: int) -> Admission:
-        token = Token.new(one, run="summer", listed=[OTHER], name=name, expires_s=2_000_000_000, rounds=0)
-        return Admission.new(token.binding(id_of(number)), one, at_s=1_700_000_000, number=0)
+    def token() -> Token:
+        one = own(run_dir)
+        return Token.new(one, run="summer", listed=[OTHER], name=name, expires_s=2_000_000_000, rounds=0)
 
-    asyncio.run(write_statements(access(run_dir), map(admission, numbers)))
+    store(run_dir, *(admission(run_dir, token(), id_of(number)) for number in numbers))
 
 
 class Command:
@@ -193,8 +179,7 @@ def test_unused_tokens_are_listed_by_id_name_and_expiry(
     used = Token.from_text(command("invite", run_dir, "--name", "lab-1")[1].split()[-1])
     left = Token.from_text(command("invite", run_dir, "--name", "lab-2", "--expires", "30d")[1].split()[-1])
     command("invite", run_dir, "--expires", "12h")
-    admission = Admission.new(used.binding(INVITED), own(run_dir), at_s=1_700_000_000, number=0)
-    asyncio.run(write_statements(access(run_dir), [admission]))
+    store(run_dir, admission(run_dir, used, INVITED))
     later = time.time() + 6 * 86_400
     monkeypatch.setattr(invite.time, "time", lambda: later)
     code, text = command("invite", run_dir, "--list")
@@ -212,24 +197,18 @@ def test_tokens_without_names_of_earlier_versions_are_listed(run_dir: Path, comm
     assert command("invite", run_dir, "--list")[1].count("unused token") == 2
 
 
-def waiting(run_dir: Path) -> list[Removal]:
-    disk = access(run_dir)
-    names = [name for name in disk.names() if name.startswith(REMOVAL)]
-    return [Removal.from_list(msgpack.unpackb(bytes(disk.read(name)))) for name in names]
-
-
 @pytest.mark.parametrize("given", [INVITED, "lab", f"003-{INVITED}"])
 def test_an_invited_peer_is_expelled_listed_and_readmitted(given: str, run_dir: Path, command: Command) -> None:
     (identity_file(run_dir, 0).with_suffix(".rounds")).mkdir()
     admit(run_dir, 7)
     code, text = command("expel", run_dir, given)
     assert code == 0 and text.startswith(f"{INVITED} is removed on all machines: within 10 s")
-    [removal] = waiting(run_dir)
+    [removal] = statements_of_commands(run_dir)
     assert removal.is_signed(trust(1).signatures) and removal.peer == INVITED and not removal.lifted
     code, text = command("expelled", run_dir)
     assert code == 0 and text.startswith(f"{INVITED} removed by {own(run_dir).peer_id}") and text.count("\n") == 1
     assert command("expelled", run_dir, "--lift", given) == (0, "no peer is expelled\n")
-    [lifted] = [one for one in waiting(run_dir) if one != removal]
+    [lifted] = [one for one in statements_of_commands(run_dir) if one != removal]
     assert lifted.lifted and lifted.at_s > removal.at_s and lifted.is_signed(trust(1).signatures)
 
 
@@ -239,12 +218,12 @@ def test_a_name_of_two_peers_lifts_nothing(run_dir: Path, command: Command) -> N
     command("expel", run_dir, INVITED)
     code, text = command("expelled", run_dir, "--lift", "lab")
     assert code == 2 and "2 invited peers have the name lab" in text and text.count("\n") == 1
-    assert len(waiting(run_dir)) == 1
+    assert len(statements_of_commands(run_dir)) == 1
 
 
 def test_a_listed_peer_is_refused_by_this_machine_only(run_dir: Path, command: Command) -> None:
     code, text = command("expel", run_dir, OTHER)
-    assert code == 0 and "by this machine only" in text and waiting(run_dir)[0].peer == OTHER
+    assert code == 0 and "by this machine only" in text and statements_of_commands(run_dir)[0].peer == OTHER
 
 
 @pytest.mark.parametrize(

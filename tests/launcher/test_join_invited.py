@@ -1,4 +1,6 @@
-"""A machine joins a listed run with `outerloop join --invite`, takes part, and is expelled; nobody else gets in."""
+"""A machine joins a listed run with `outerloop join --invite`, takes part, and is expelled; nobody else gets in, not
+with a withdrawn token either.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,11 @@ def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
         assert code == 0, text
         line = text.splitlines()[-1].split()[1:]
         assert line[:5] == ["join", address, "--host", "127.0.0.1", "--invite"]
+        code, text = said("invite", tmp_path / "a", "--name", "wrong")
+        assert code == 0, text
+        wrong = text.splitlines()[-1].split()[1:]
+        code, text = said("invite", tmp_path / "a", "--withdraw", "wrong")
+        assert code == 0 and " wrong is withdrawn on all machines" in text, text
         processes.append(outerloop(*joining(line, tmp_path / "b")))
         assert eventually(
             lambda: processes[1].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=200
@@ -62,6 +69,10 @@ def test_a_machine_joins_by_invite_and_is_expelled(tmp_path: Path) -> None:
         assert processes[1].poll() is None, processes[1].communicate()[0]
         code, text = said(*joining(line, tmp_path / "c"))
         assert code == 2 and "was already used by another machine" in text, text
+        code, text = said(*joining(wrong, tmp_path / "c"))
+        assert code == 2 and "the invite was withdrawn" in text and text.count("\n") == 1, text
+        code, text = said("invite", tmp_path / "a", "--withdraw", "lab")
+        assert code == 2 and "was used already" in text, text
         assert said("expel", tmp_path / "a", "lab")[0] == 0
         text = processes[1].communicate(timeout=120)[0]
         assert processes[1].returncode == 2 and "was removed from the run with outerloop expel" in text, text

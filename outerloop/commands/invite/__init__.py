@@ -1,26 +1,23 @@
-"""`outerloop invite`: print a token with which one machine can join a run with an allow-list."""
+"""`outerloop invite`: print a token with which one machine can join a run with an allow-list, or withdraw it."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgpack
 
 from outerloop.commands.arguments import Parser
+from outerloop.commands.invite.issued_tokens import IssuedToken, add_token, minute, token_lines, unused
+from outerloop.commands.invite.withdrawal import withdraw
 from outerloop.commands.join_line import address_hint, join_command
-from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run
+from outerloop.commands.listed_workers import ListedRun, ListedWorker, listed_run, peers_of
 from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
-from outerloop.swarm.access.admissions import Admission, Removal, Statement
+from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invited_peers import MAX_PER_ISSUER, InvitedPeers
 from outerloop.swarm.access.invites import NAME, Token
-from outerloop.swarm.access.register_files import ADDRESS, ISSUED, read_statements
+from outerloop.swarm.access.register_files import ADDRESS
 from outerloop.swarm.validation import MAX_NUMBER
 from outerloop.types import UserError
 
@@ -35,27 +32,16 @@ examples
   outerloop invite runs/mine --name lab-2 --expires 12h
   outerloop invite runs/mine --rounds 500                  the machine takes part in 500 rounds at most
   outerloop invite runs/mine --list                        the peers that were invited to the run, and unused tokens
+  outerloop invite runs/mine --withdraw lab-2              the token that was printed with this name cannot be used
 
-An invited machine cannot invite others. outerloop expel RUN_DIR ID removes it."""
+An invited machine cannot invite others. outerloop expel RUN_DIR ID removes it. A token that was sent to the wrong
+person can be withdrawn on the machine that printed it, until a machine has used it. This cannot be undone: print a new
+token. A machine that uses the token later, at a peer that has not heard of the withdrawal yet, is stopped as soon as
+that peer hears of it."""
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MAX_EXPIRES_S = 90 * UNITS["d"]
 """Longest time for which a token can be valid."""
-
-
-@dataclass(frozen=True)
-class IssuedToken:
-    """A token that a worker has issued: digest and name of the invite, and the Unix time at which it expires."""
-
-    digest: bytes
-    expires_s: int
-    name: str
-
-    @staticmethod
-    def of(digest: bytes, value: Any) -> IssuedToken:
-        """Parse the value for a digest in the file ISSUED: [expires_s, name], or expires_s in an older file."""
-        expires_s, name = value if isinstance(value, list) else (value, "")
-        return IssuedToken(digest, expires_s, name)
 
 
 def parser() -> Parser:
@@ -65,7 +51,13 @@ def parser() -> Parser:
     out.add_argument("--name", default="", help="name of the machine, for lists and logs")
     out.add_argument("--rounds", type=int, default=0, help="rounds in which it may take part (default: 0, no limit)")
     out.add_argument("--expires", default="7d", help="how long the token can be used: 30m, 12h or 7d (default: 7d)")
-    out.add_argument("--list", action="store_true", help="list the invited peers and the unused tokens instead")
+    instead = out.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="list the invited peers and this machine's tokens instead")
+    instead.add_argument(
+        "--withdraw",
+        metavar="TOKEN",
+        help="withdraw an unused token instead: its name, its id in the list, or its text",
+    )
     return out
 
 
@@ -86,8 +78,11 @@ def main(arguments: Sequence[str]) -> int:
     run = listed_run(options.run_dir, command="invite")
     if options.list:
         peers = peers_of(run.workers[0])
-        tokens = [token_line(token) for token in unused(run.workers[0], peers, now_s=time.time())]
+        tokens = token_lines(run.workers[0], peers, now_s=time.time())
         print("\n".join([*(lines(peers) or ["no peer was invited"]), *tokens]))
+        return 0
+    if options.withdraw is not None:
+        print(withdraw(run, options.withdraw, now_s=time.time()))
         return 0
     if not run.config.exchange.get("invites", False):
         raise UserError(
@@ -97,8 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     if reason := parse(describe(run.config).encode()).reason:
         raise UserError(f"invite: no machine can join this run with outerloop join, because {reason}: edit the lists")
     token = issue(run, name=options.name, expires_s=expires_s, rounds=options.rounds)
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires_s))
-    print(f"a token for one machine to join run {run.run}, to be used before {until}:\n\n{token}\n")
+    print(f"a token for one machine to join run {run.run}, to be used before {minute(expires_s)}:\n\n{token}\n")
     print("\n".join(how_to_join(addresses(run.workers[0]), token)))
     return 0
 
@@ -120,45 +114,17 @@ def issue(run: ListedRun, *, name: str, expires_s: int, rounds: int) -> str:
     Raises UserError if this machine has already invited the maximum number of peers.
     """
     worker = run.workers[0]
-    peers = peers_of(worker)
-    open_tokens = unused(worker, peers, now_s=time.time())
-    if len(open_tokens) + peers.number_by(worker.signatures.peer_id) >= MAX_PER_ISSUER:
+    now_s = time.time()
+    peers = peers_of(worker).without_outdated(now_s=now_s)
+    number = len(unused(worker, peers, now_s=now_s)) + peers.number_by(worker.signatures.peer_id)
+    if number >= MAX_PER_ISSUER:
         raise UserError(
-            f"invite: this machine has reached the limit of {MAX_PER_ISSUER} invited peers and unused tokens: wait"
-            " until some tokens have expired, or invite from another listed machine"
+            f"invite: this machine has reached the limit of {MAX_PER_ISSUER} invited peers, unused and withdrawn"
+            " tokens: wait until some tokens have expired, or invite from another listed machine"
         )
     token = Token.new(worker.signatures, run=run.run, listed=run.allow, name=name, expires_s=expires_s, rounds=rounds)
-    issued = [*open_tokens, IssuedToken(token.invite.digest, expires_s, name)]
-    asyncio.run(worker.access.write(ISSUED, msgpack.packb({one.digest: [one.expires_s, one.name] for one in issued})))
+    add_token(worker, IssuedToken(token.invite.digest, expires_s, name), now_s=now_s)
     return token.to_text()
-
-
-def unused(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> list[IssuedToken]:
-    """Return the tokens of a worker that can still be used: not expired at `now_s`, and used by none of `peers`."""
-    if ISSUED not in worker.access.names():
-        return []
-    issued: dict[bytes, Any] = msgpack.unpackb(bytes(worker.access.read(ISSUED)))
-    tokens = [IssuedToken.of(digest, value) for digest, value in issued.items()]
-    return [token for token in tokens if token.expires_s > now_s and token.digest not in peers.admissions]
-
-
-def token_line(token: IssuedToken) -> str:
-    """Return one line that shows the start of an unused token's digest, its name, and until when it can be used."""
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.expires_s))
-    return f"unused token {token.digest[:4].hex()} {token.name or '-'}, can be used before {until}"
-
-
-def peers_of(worker: ListedWorker) -> InvitedPeers:
-    """Return the invited and removed peers in a worker's register."""
-    return invited(read_statements(worker.access))
-
-
-def invited(statements: Iterable[Statement]) -> InvitedPeers:
-    """Return the peers that these admissions and removals name. Signatures are not checked."""
-    out = InvitedPeers()
-    for statement in statements:
-        out = out.with_statement(statement)
-    return out
 
 
 def lines(peers: InvitedPeers) -> list[str]:
@@ -168,11 +134,12 @@ def lines(peers: InvitedPeers) -> list[str]:
 
 def line(admission: Admission, removal: Removal | None) -> str:
     """Return one line that states who invited a peer, when it joined, its last round, and whether it was removed."""
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(admission.at_s))
     limit = "" if admission.last is None else f", for rounds up to {admission.last}"
     removed = "; removed from the run" if removal is not None and not removal.lifted else ""
     name = admission.invite.name or "-"
-    return f"{admission.peer} {name} invited by {admission.invite.issuer}, joined {when}{limit}{removed}"
+    return (
+        f"{admission.peer} {name} invited by {admission.invite.issuer}, joined {minute(admission.at_s)}{limit}{removed}"
+    )
 
 
 def addresses(worker: ListedWorker) -> list[str]:
