@@ -59,7 +59,7 @@ def read(text: str, *typed: str) -> Invitation:
     ("arguments", "answer"),
     [
         (["--invite", "hello"], "an invite starts with oli1_"),
-        (["--invite", token()[:-20]], "copy the whole token, or ask for a new one"),
+        (["--invite", token()[:-20]], "copy the whole token, or ask the operator who sent it for a new one"),
         (["--invite", token(), "workers=2"], "an invite admits one worker"),
         (["--invite", token(), "exchange.allow=[]"], "exchange.allow cannot be set"),
         (["--invite"], "expected one argument"),
@@ -83,13 +83,20 @@ def test_each_refusal_says_what_to_do(word: str, monkeypatch: pytest.MonkeyPatch
 def test_another_list_than_that_of_the_issuer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the peer at the address could name voters of its choice."""
     Network(monkeypatch, None, [*LISTED, id_of(9)])
-    with pytest.raises(UserError, match="is not that of the peer that issued the invite: ask for a new one"):
+    with pytest.raises(UserError, match="is not that of the peer that issued the invite: ask the operator"):
         read(token()).ask_peer()
 
 
 def test_a_peer_that_accepts_no_invites(monkeypatch: pytest.MonkeyPatch) -> None:
     Network(monkeypatch, None, Unreachable("protocols not supported"))
     with pytest.raises(UserError, match="leave --invite out if the run has no allow-list"):
+        read(token()).ask_peer()
+
+
+def test_a_peer_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(monkeypatch, Unreachable("connection refused"))
+    monkeypatch.setattr(invitation, "why_silent", lambda address: f"no program listens at {address}")
+    with pytest.raises(UserError, match=f"^no program listens at {ADDRESS}$"):
         read(token()).ask_peer()
 
 

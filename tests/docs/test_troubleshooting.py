@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/troubleshooting.md"
 SAID = " ".join(PAGE.read_text().split())
 ENTRIES = re.findall(r"\*\*`([^`]+)`\*\*", SAID)
-RAISED = {"UserError", "NotAllowed", "QuorumLost", "RoundFailed", "ReplicasDiverged"}
+RAISED = {"UserError", "NoPeerAnswers", "NotAllowed", "QuorumLost", "RoundFailed", "ReplicasDiverged"}
 CALLED = {"warning", "error", "on_status", "_on_status"}
 DESCRIBED = {  # functions whose lines become messages
     "describe_missing", "describe_rejection", "_describe_started", "without", "_nothing_common", "lacks_majority",

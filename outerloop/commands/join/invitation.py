@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
 from outerloop.config import load
 from outerloop.config.option_mapping import to_overrides
@@ -30,7 +31,7 @@ from outerloop.swarm.timeouts import HISTORY_S, OPEN_S
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
-NEW = "ask for a new one (outerloop invite)"
+NEW = "ask the operator who sent it for a new one (outerloop invite)"
 REFUSALS = {
     "run": "is for another run than that of this peer: use the address that came with the invite",
     "issuer": f"was not issued by a listed peer of this run: {NEW}",
@@ -144,7 +145,7 @@ class Invitation:
         """Connect to the peer as a visitor with a new key. Errors become UserErrors."""
         try:
             with visit() as node:
-                node.call(node.dial(self._address), timeout_s=2 * OPEN_S)
+                self._dial(node)
                 yield node
         except InviteRefused as refusal:
             what = REFUSALS.get(str(refusal), f"is not accepted: {NEW}")
@@ -154,3 +155,10 @@ class Invitation:
                 f"the peer at {self._address} does not accept invites ({last_line(error)}): check that it runs; leave"
                 " --invite out if the run has no allow-list"
             ) from error
+
+    def _dial(self, node: ObserverNode) -> None:
+        """Connect to the peer. Raises UserError if that fails."""
+        try:
+            node.call(node.dial(self._address), timeout_s=2 * OPEN_S)
+        except (Unreachable, TimeoutError) as error:
+            raise UserError(why_silent(self._address)) from error

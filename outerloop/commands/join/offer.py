@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import outerloop
 from outerloop.commands.doctor.network import last_line
+from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.swarm.manifest.run_manifest import SignedManifest, fetch
 from outerloop.swarm.membership.known_addresses import peer_of
+from outerloop.swarm.p2p.daemon import NoPeerAnswers
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import visit
@@ -54,6 +56,8 @@ def ask_peer(address: str) -> Offer:
             return Offer(manifest, author, roster_from_dht(node, str(manifest.run))(), signed)
     except (NotAllowed, TurnedAway) as error:
         raise UserError(LISTED) from error
+    except NoPeerAnswers as error:
+        raise UserError(why_silent(address)) from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
         raise UserError(
             f"the peer at {address} sent no settings of its run ({last_line(error)}): check that it runs outerloop"

@@ -87,6 +87,10 @@ def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) ->
             raise UserError(f"{option}: {address!r} is not a full address like {example}") from error
 
 
+class NoPeerAnswers(UserError):
+    """None of the initial peers answers."""
+
+
 class _NotUp(Exception):
     """p2pd exited or did not become ready in time. The message is p2pd's last output line, or the reason."""
 
@@ -142,8 +146,8 @@ class Daemon:
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
     """Start a daemon, and return it once it has reached an initial peer (if it has any).
 
-    The initial peers may still be starting, so this retries for BOOTSTRAP_S. Raises UserError if p2pd does not start or
-    no initial peer answers.
+    The initial peers may still be starting, so this retries for BOOTSTRAP_S. Raises UserError if p2pd does not start,
+    and NoPeerAnswers if no initial peer answers.
     """
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
@@ -185,8 +189,8 @@ def _is_taken(host: str, port: int) -> bool:
     return False
 
 
-def unreachable(initial_peers: Sequence[str]) -> UserError:
-    return UserError(
+def unreachable(initial_peers: Sequence[str]) -> NoPeerAnswers:
+    return NoPeerAnswers(
         f"no initial peer answers at {', '.join(initial_peers)}; is one running, and are its host and port open? "
         "Give an address that a running peer printed; for a run, set exchange.initial_peers=[...]"
     )
