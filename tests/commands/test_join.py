@@ -213,7 +213,8 @@ class Flow:
         monkeypatch.setattr(join, "ask_peer", lambda address: Offer(manifest, ID, []))
         monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: CONFIG)
         monkeypatch.setattr(join, "summary", lambda *_, data: ["the run"])
-        monkeypatch.setattr(checks, "findings", lambda *_: iter([finding]))
+        monkeypatch.setattr(join, "of_machine", lambda: iter([]))
+        monkeypatch.setattr(join, "of_network", lambda config: iter([finding]))
         monkeypatch.setattr(join, "train_with", self.train)
         monkeypatch.setattr(join.signal, "signal", lambda *_: None)
 
@@ -251,8 +252,16 @@ def test_yes_skips_the_question_and_a_failed_check_stops_with_one_line(
 
 
 def test_too_little_memory_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = checks.memory(CONFIG, 10**13)
+    finding = checks.memory_of_model(CONFIG, 10**13)
     assert finding.passed is not True and "TB" in finding.result
+
+
+def test_too_little_memory_is_refused_before_a_peer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(join, "ask_peer", lambda *_, **__: pytest.fail("a peer was asked"))
+    monkeypatch.setattr(checks, "available_bytes", lambda: 5 * 10**8)
+    with pytest.raises(UserError, match=r"^memory: 500\.0 MB free, but 1\.0 GB are needed: close other programs"):
+        join.main([ADDRESS, "--yes"])
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, add_public_name, check_listen_address, public_name_overrides
-from outerloop.commands.join.checks import refuse_failed_checks
+from outerloop.commands.join.checks import memory_of_model, of_machine, of_network, refuse_failed
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join.settings import chosen_overrides, load_settings
@@ -55,8 +55,9 @@ options of this machine
 what it does
   It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.
   From the manifest, it derives the settings of this machine, and stops if their fingerprint differs from the run's:
-  this machine then has another version of outerloop, or hardware that this run cannot use. Before training, it runs
-  those checks of outerloop doctor whose failure would stop training. It then trains like outerloop train."""
+  this machine then has another version of outerloop, or hardware that this run cannot use. It runs those checks of
+  outerloop doctor whose failure would stop training: of the machine before it asks, of the network after that. It then
+  trains like outerloop train."""
 
 
 def parser() -> Parser:
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         name = service.service_name("join", invitation.run if invitation else ask_peer(options.address).manifest.run)
         print(service.service_text(options, unasked, name=name, user=getpass.getuser()), end="")
         return 0
+    refuse_failed(of_machine())
     offer = invitation.ask_peer() if invitation else ask_peer(options.address)
     overrides = chosen_overrides(
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
@@ -98,10 +100,12 @@ def main(arguments: Sequence[str]) -> int:
     fetch_index(config, invitation.sources() if invitation else None, print)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())
-    print("\n".join(summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))))
+    shown = summary(offer, config, params, data=getattr(corpus, "what", type(corpus).__name__))
+    refuse_failed([memory_of_model(config, params)])
+    print("\n".join(shown))
     if not options.yes and not is_confirmed():
         return 0
-    refuse_failed_checks(config, params)
+    refuse_failed(of_network(config))
     if invitation:
         invitation.use()
     return train_with(config, overrides)
