@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import outerloop
 from outerloop.commands import join, main
 from outerloop.commands.doctor.finding import Finding
 from outerloop.commands.join import checks, settings
-from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.join.offer import Offer, checked_manifest, refuse_without_peers
 from outerloop.commands.join.settings import chosen_overrides, load_settings
 from outerloop.commands.join.summary import summary
 from outerloop.config.manifest.content import RunManifest, parse
@@ -23,6 +24,7 @@ from outerloop.types import UserError
 from tests.support.run_command import error_of
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+OTHER_ID = "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"
 ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{ID}"
 CONFIG = packaged(recipe="sparseloco", exchange="swarm_gather", model="nano")
 
@@ -210,8 +212,10 @@ class Flow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, manifest: RunManifest, finding: Finding) -> None:
         self.trained: list[list[str]] = []
-        monkeypatch.setattr(join, "ask_peer", lambda address: Offer(manifest, ID, []))
-        monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: CONFIG)
+        config = CONFIG.copy()
+        config.run_dir = "runs/join-summer"
+        monkeypatch.setattr(join, "ask_peer", lambda address, *, open_internet: Offer(manifest, ID, []))
+        monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: config)
         monkeypatch.setattr(join, "summary", lambda *_, data: ["the run"])
         monkeypatch.setattr(join, "of_machine", lambda: iter([]))
         monkeypatch.setattr(join, "of_network", lambda config: iter([finding]))
@@ -262,6 +266,25 @@ def test_too_little_memory_is_refused_before_a_peer_is_asked(monkeypatch: pytest
     monkeypatch.setattr(checks, "available_bytes", lambda: 5 * 10**8)
     with pytest.raises(UserError, match=r"^memory: 500\.0 MB free, but 1\.0 GB are needed: close other programs"):
         join.main([ADDRESS, "--yes"])
+
+
+@pytest.mark.parametrize(
+    ("author", "seen", "checkpoint", "refused"),
+    [
+        (OTHER_ID, [], False, True),
+        (ID, [], False, False),
+        (OTHER_ID, [(None, 1.0)], False, False),
+        (OTHER_ID, [], True, False),
+    ],
+)
+def test_a_run_without_peers_is_not_started_again_through_a_relay(
+    author: str, seen: Any, checkpoint: bool, refused: bool, manifest: RunManifest, tmp_path: Path
+) -> None:
+    if checkpoint:
+        (tmp_path / "checkpoints/step-00000015").mkdir(parents=True)
+        (tmp_path / "checkpoints/step-00000015/sealed").touch()
+    with pytest.raises(UserError, match="finds no active peer of run summer") if refused else nullcontext():
+        refuse_without_peers(Offer(manifest, author, seen), ADDRESS, tmp_path)
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_an_address_without_a_port() -> None:
 
 
 def test_join_says_why_the_peer_does_not_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def visit(*, initial_peers: list[str]) -> NoReturn:
+    def visit(*, initial_peers: list[str], open_internet: bool) -> NoReturn:
         raise unreachable(initial_peers)
 
     monkeypatch.setattr(offer, "visit", visit)

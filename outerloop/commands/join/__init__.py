@@ -7,13 +7,14 @@ import getpass
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from outerloop.commands import service
 from outerloop.commands.arguments import Parser, add_public_name, check_listen_address, public_name_overrides
 from outerloop.commands.join.checks import memory_of_model, of_machine, of_network, refuse_failed
 from outerloop.commands.join.invitation import Invitation
-from outerloop.commands.join.offer import ask_peer
-from outerloop.commands.join.settings import chosen_overrides, load_settings
+from outerloop.commands.join.offer import ask_peer, refuse_without_peers
+from outerloop.commands.join.settings import chosen_overrides, load_settings, typed_values
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train_with
 from outerloop.config import part_checks
@@ -91,12 +92,14 @@ def main(arguments: Sequence[str]) -> int:
         print(service.service_text(options, unasked, name=name, user=getpass.getuser()), end="")
         return 0
     refuse_failed(of_machine())
-    offer = invitation.ask_peer() if invitation else ask_peer(options.address)
+    open_internet = typed_values(options.options).get("exchange.open_internet") is True
+    offer = invitation.ask_peer() if invitation else ask_peer(options.address, open_internet=open_internet)
     overrides = chosen_overrides(
         offer.manifest, options.options, address=options.address, host=options.host, port=options.port
     )
     overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)
+    refuse_without_peers(offer, options.address, Path(config.run_dir))
     fetch_index(config, invitation.sources() if invitation else None, print)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.join.settings import typed_values
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
-from outerloop.config import load
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
@@ -69,7 +69,7 @@ class Invitation:
             token = Token.from_text(text)
         except MalformedMessage as error:
             raise UserError(f"--invite: {error}: copy the whole token, or {NEW}") from error
-        options = {override.key_or_group: override.value() for override in load.parse_overrides(typed)}
+        options = typed_values(typed)
         if options.get("workers", 1) != 1:
             raise UserError("an invite admits one worker: leave workers= out, and use one invite for each machine")
         run_dir = Path(str(options.get("run_dir", f"runs/join-{token.invite.run}")))

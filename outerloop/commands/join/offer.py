@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import outerloop
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
+from outerloop.state import checkpoint
 from outerloop.swarm.manifest.run_manifest import SignedManifest, fetch
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import NoPeerAnswers
@@ -42,14 +44,16 @@ class Offer:
     signed: SignedManifest | None = None
 
 
-def ask_peer(address: str) -> Offer:
+def ask_peer(address: str, *, open_internet: bool = False) -> Offer:
     """Fetch the manifest from the peer at a full multiaddr, and the records of all peers of its run.
+
+    `open_internet`: whether to use relays and hole punching, as with exchange.open_internet=true.
 
     Raises UserError if the peer cannot be reached, or if its run cannot be joined in this way.
     """
     peer_id = peer_of(address)
     try:
-        with visit(initial_peers=[address]) as node:
+        with visit(initial_peers=[address], open_internet=open_internet) as node:
             signed = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
             manifest = checked_manifest(signed.content if signed else b"")
             author = signed.peer if signed else peer_id
@@ -85,3 +89,18 @@ def checked_manifest(content: bytes) -> RunManifest:
             " options, and run outerloop train"
         )
     return manifest
+
+
+def refuse_without_peers(offer: Offer, address: str, run_dir: Path) -> None:
+    """Raise UserError if no peer is in the run, and this machine has no checkpoint of the run either.
+
+    A relay forwards the manifest also when all peers have left. This machine would then start the run from the
+    beginning, alone.
+
+    `address`: where the offer came from. `run_dir`: the run directory of this machine.
+    """
+    if offer.peer_id != peer_of(address) and not offer.seen and not checkpoint.sealed(run_dir):
+        raise UserError(
+            f"the relay at this address finds no active peer of run {offer.manifest.run} (the run has ended or is"
+            " interrupted): ask the operator of the run, or try again later"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -18,6 +19,11 @@ DATA, SCORES = "data", "scores"
 PRECISION = "inner.precision"
 
 
+def typed_values(typed: Sequence[str]) -> dict[str, Any]:
+    """Return the options that the user typed, as key -> value. Raises UserError if one is not of the form key=value."""
+    return {override.key_or_group: override.value() for override in load.parse_overrides(typed)}
+
+
 def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
     """Return the overrides with which this machine trains: the run's, this machine's defaults, and the user's.
 
@@ -28,7 +34,7 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     Raises UserError if the manifest contains an option that it may not contain, or if the user must set an option of
     this machine.
     """
-    keys = [override.key_or_group for override in load.parse_overrides(typed)]
+    keys = list(typed_values(typed))
     shared = {**manifest.options, "exchange.run": manifest.run}
     if DATA in keys and CORPUS in shared:
         raise UserError("all machines of this run train on the corpus that its peers share: leave data= out")
