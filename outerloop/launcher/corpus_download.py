@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from outerloop.config.build import initial_peers, shared_corpus
 from outerloop.config.run_directory import identity_file
 from outerloop.exchange.swarm_waiting import progress_to
+from outerloop.sinks.console import format_bytes
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.corpus import download as from_peers
 from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, Tell, ignore, read_or_none
@@ -64,11 +65,12 @@ def download(config: DictConfig, tell: Tell) -> None:
 
 def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:
     """Raise UserError if shards are missing and the corpus is larger than `max_gb` GB or does not fit on the disk."""
-    size_gb = folder.index.size_bytes / 1e9
+    size_bytes = folder.index.size_bytes
+    size_gb = size_bytes / 1e9
     if size_gb > max_gb and folder.missing():
         raise UserError(
-            f"the corpus {folder.index.name} of this run has {size_gb:.1f} GB, more than corpus.max_gb={max_gb:g}: set"
-            f" corpus.max_gb={math.ceil(size_gb)} to download it"
+            f"the corpus {folder.index.name} of this run has {format_bytes(size_bytes)}, more than"
+            f" corpus.max_gb={max_gb:g}: set corpus.max_gb={math.ceil(size_gb)} to download it"
         )
     folder.refuse_full_disk()
 

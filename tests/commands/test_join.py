@@ -58,6 +58,7 @@ def overrides(manifest: RunManifest, *typed: str) -> list[str]:
         ([ADDRESS, "exchange.initial_peers=[]", "--yes"], "exchange.initial_peers cannot be set"),
         ([ADDRESS, "hydra.searchpath=[x]", "--yes"], "hydra.searchpath cannot be set"),
         ([ADDRESS, "island=sharded", "--yes"], "island cannot be set"),
+        ([ADDRESS, "corpus.share=mine", "--yes"], "corpus.share cannot be set"),
         ([ADDRESS, "run_dir", "--yes"], "is not an option"),
         ([ADDRESS, "--yes", "--host", "home"], "--host home is not an IP address"),
         ([ADDRESS, "--yes", "--port", "65536"], "--port 65536 is not a port"),
@@ -118,9 +119,10 @@ def test_other_data_replaces_that_of_the_run_and_a_path_must_be_set(manifest: Ru
 
 def test_data_that_the_peers_share_cannot_be_replaced(manifest: RunManifest) -> None:
     shared = replace(manifest, options={**manifest.options, "data": "shared", "data.sha256": "ab" * 32})
-    assert f"data.sha256='{'ab' * 32}'" in overrides(shared, "corpus.max_gb=80")
-    with pytest.raises(UserError, match="train on the corpus that its peers share: leave data= out"):
-        overrides(shared, "data=stdlib")
+    assert f"data.sha256='{'ab' * 32}'" in overrides(shared, "corpus.max_gb=80", "data.tokenizer=/x")
+    for key, value in {"data": "stdlib", "data.sha256": "cd" * 32, "data.files": "[/x]"}.items():
+        with pytest.raises(UserError, match=f"train on the corpus that its peers share: leave {key}= out"):
+            overrides(shared, f"{key}={value}")
 
 
 def test_a_hostile_manifest_is_refused(manifest: RunManifest) -> None:

@@ -12,10 +12,13 @@ from outerloop.config import load
 from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.config.manifest.content import RunManifest
 from outerloop.config.option_mapping import to_overrides
+from outerloop.config.run_directory import is_in
 from outerloop.config.shared_settings import CORPUS, fingerprint, shared_settings
 from outerloop.types import UserError
 
 DATA, SCORES = "data", "scores"
+OF_CORPUS = ("data.folder", "data.tokenizer")
+"""Options of data=shared that each machine may set."""
 PRECISION = "inner.precision"
 
 
@@ -36,8 +39,8 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     """
     keys = list(typed_values(typed))
     shared = {**manifest.options, "exchange.run": manifest.run}
-    if DATA in keys and CORPUS in shared:
-        raise UserError("all machines of this run train on the corpus that its peers share: leave data= out")
+    if CORPUS in shared and (other := [key for key in keys if is_in(key, (DATA,)) and key not in OF_CORPUS]):
+        raise UserError(f"all machines of this run train on the corpus that its peers share: leave {other[0]}= out")
     if DATA in keys:  # on text other than the senders', scores would accuse honest peers
         shared = {key: value for key, value in shared.items() if key.split(".")[0] not in (DATA, SCORES)}
     elif missing := [key for key in manifest.needs if key not in keys]:

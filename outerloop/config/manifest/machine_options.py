@@ -27,6 +27,7 @@ PROGRAM = (
     ),
     "exchange.allow",
     "exchange.reform",
+    "corpus.share",
 )
 """Options that `outerloop join` sets itself, or that do not apply to a machine that joins."""
 MACHINE = (
