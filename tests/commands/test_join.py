@@ -149,7 +149,7 @@ def test_the_name_of_a_run_is_no_path_and_no_reference(run: str, manifest: RunMa
 
 @pytest.mark.parametrize(
     ("version", "advice"),
-    [("9.9.9", "install outerloop 9.9.9"), (outerloop.__version__, "install the same commit")],
+    [("9.9.9", "install outerloop 9.9.9"), (outerloop.__version__, "another commit")],
 )
 def test_another_fingerprint_names_the_versions(
     version: str, advice: str, manifest: RunManifest, monkeypatch: pytest.MonkeyPatch

@@ -84,12 +84,18 @@ def describe_difference(manifest: RunManifest, config: DictConfig) -> str:
             f"the outer method of this run needs equal hardware on all machines, and this machine has {hardware}: join"
             " from a machine like those of the run, with the same commit of outerloop"
         )
-    return f"the settings that this machine derives from the manifest differ from the run's: {advice(manifest)}"
+    return f"this machine derives other settings than the peers of this run, because {advice(manifest)}"
 
 
 def advice(manifest: RunManifest) -> str:
     """Return a text that states the versions of the run and of this machine, and what to install."""
     own = outerloop.__version__
     if manifest.version == own:
-        return f"the run and this machine both have outerloop {own}: install the same commit as the run's machines"
-    return f"the run has outerloop {manifest.version}, this machine {own}: install outerloop {manifest.version}"
+        return (
+            f"it has another commit of outerloop {own}: ask the operator of the run for its commit, and install that on"
+            " this machine"
+        )
+    return (
+        f"the run has outerloop {manifest.version} and this machine {own}: install outerloop {manifest.version} on this"
+        " machine"
+    )
