@@ -88,7 +88,7 @@ def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) ->
 
 
 class NoPeerAnswers(UserError):
-    """None of the initial peers answers."""
+    """Raised if none of the initial peers answers."""
 
 
 class _NotUp(Exception):
