@@ -31,6 +31,8 @@ Group = tuple[int, int, int, int]
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796)
 """95 % quantiles of Student's t with 1 .. 11 degrees of freedom. The last one is an upper bound for more."""
 EQUAL = 0.005
+COLUMNS = 3
+"""Number of panels in a line of the picture."""
 EVERY_STEP = ("ddp_adamw", "ddp_muon")
 """Cases that exchange gradients in every step. They are listed for every H."""
 ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
@@ -188,8 +190,11 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
     """Plot loss against bits per parameter and step, with one panel per group and one line per case."""
     import matplotlib.pyplot as plt  # only here: bench_table imports this module into every process that trains
 
-    figure, panels = plt.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
-    for panel, ((_, steps, workers, h), cases) in zip(panels[0], groups.items(), strict=True):
+    lines = -(-len(groups) // COLUMNS)
+    figure, panels = plt.subplots(lines, COLUMNS, figsize=(5 * COLUMNS, 4 * lines), squeeze=False)
+    for panel in panels.flat[len(groups) :]:
+        panel.set_axis_off()
+    for panel, ((params, steps, workers, h), cases) in zip(panels.flat, groups.items(), strict=False):
         for case in sorted({rows[0]["case"] for rows in cases.values()}):
             of_case = [rows for rows in cases.values() if rows[0]["case"] == case]
             of_case.sort(key=lambda rows: rows[0]["bits_per_param_per_step"])
@@ -197,9 +202,14 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
             bits = [max(rows[0]["bits_per_param_per_step"], 1e-4) for rows in of_case]
             below, above = [mean(x) - min(x) for x in losses], [max(x) - mean(x) for x in losses]
             panel.errorbar(bits, [mean(x) for x in losses], yerr=[below, above], marker="o", label=case)
-        panel.set(xscale="log", xlabel="bits per parameter and step", title=f"{workers} workers, H {h}, {steps} steps")
+        panel.set(
+            xscale="log",
+            xlabel="bits per parameter and step",
+            title=f"{params / 1e6:.2g}M, {steps:,} steps, {workers} workers, H {h}",
+        )
         panel.legend(fontsize=6)
-    panels[0][0].set_ylabel("validation loss, nats per byte")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("validation loss, nats per byte")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

@@ -16,10 +16,10 @@ from outerloop.plan.forecast import DAY_S, Forecast
 
 CLOSE_FACTOR = 1.05
 LOSSES = {
-    "muloco": {15: 1.431, 30: 1.541, 100: 1.697},
+    "muloco": {15: 1.431, 30: 1.475, 100: 1.606},
     "outerloop": {15: 1.474, 30: 1.572, 100: 2.005},
+    "outerloop_v1": {15: 1.557, 30: 1.659, 100: 2.378},
     "ddp": {1: 1.621},
-    "outerloop_v1": {15: 1.673, 30: 1.766, 100: 2.489},
     "demo": {1: 1.806},
     "sparseloco": {15: 1.821, 30: 1.949, 100: 2.307},
     "streaming_diloco": {15: 1.872, 30: 1.918, 100: 1.986},
@@ -32,8 +32,8 @@ LOSSES = {
 }
 """Recipe -> H (inner steps per round) -> loss after 600 steps, mean of seeds 0 and 1.
 
-The losses of outerloop, and of muloco at H 15, come from scripts/results/table (learning rate, momentum and weight
-decay were tuned). All others come from the first table of scripts/results/recipes/COMMAND.md (only the learning rate
+The losses of outerloop, outerloop_v1 and muloco come from scripts/results/table (learning rate, momentum, weight decay
+and muloco's outer optimizer were tuned at H 15). All others come from the first table of scripts/results/recipes/COMMAND.md (only the learning rate
 was tuned). DiLoCo was measured with outer momentum 0.6.
 """
 

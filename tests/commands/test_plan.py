@@ -16,7 +16,7 @@ from outerloop.plan.recommend import LOSSES
 from outerloop.replica.state_size import tree_bytes
 from tests.support.run_command import run_command
 
-TUNED = [("outerloop", 15), ("outerloop", 30), ("outerloop", 100), ("muloco", 15)]
+TUNED = [(name, h) for name in ("outerloop", "outerloop_v1", "muloco") for h in (15, 30, 100)]
 """(recipe, H) of the losses that are from scripts/results/table."""
 ROOT = Path(__file__).parents[2]
 FLEET = ["--params", "1e9", "--peers", "4", "--step", "1.2s", "--tokens-per-step", "1000"]
