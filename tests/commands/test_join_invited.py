@@ -59,7 +59,7 @@ def read(text: str, *typed: str) -> Invitation:
     ("arguments", "answer"),
     [
         (["--invite", "hello"], "an invite starts with oli1_"),
-        (["--invite", token()[:-20]], "copy the whole token, or ask the operator who sent it for a new one"),
+        (["--invite", token()[:-20]], "the invite is incomplete: copy the whole token, or ask the operator"),
         (["--invite", token(), "workers=2"], "an invite admits one worker"),
         (["--invite", token(), "exchange.allow=[]"], "exchange.allow cannot be set"),
         (["--invite"], "expected one argument"),

@@ -135,9 +135,10 @@ class Token:
             raise MalformedMessage(f"an invite starts with {PREFIX} and has at most {MAX_TOKEN} characters")
         try:
             packed = base64.urlsafe_b64decode(content + "=" * (-len(content) % 4))
+            parts = unpacked(packed, "the invite")
         except ValueError as error:
             raise MalformedMessage("the invite is incomplete") from error
-        invite, seed = row(unpacked(packed, "the invite"), 2, "an invite must have two parts")
+        invite, seed = row(parts, 2, "an invite must have two parts")
         if type(seed) is not bytes or len(seed) != SEED_BYTES:
             raise MalformedMessage("the invite is incomplete")
         token = Token(Invite.from_list(invite), seed)
