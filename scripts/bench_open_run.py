@@ -20,64 +20,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from namespaces import Network, network, ready_or_exit
-from result_rows import show
+from open_run import HOST, NEWCOMER, address_in, has, start, wait_for
+from result_rows import Row, show
 
 from outerloop.state.checkpoint import write_atomically
 
-WAIT_S = 600.0
-LOOK_S = 0.05
-HOST, NEWCOMER = 0, 1
 NAME = "bench"
-Row = dict[str, Any]
-
-
-def start(hosts: Network, host: int, home: Path, python: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start an `outerloop` command on a host. Its output goes to the file `output` in its home folder."""
-    home.mkdir()
-    # The PATH of a login shell: nothing of this repository's environment.
-    env = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
-    command = hosts.inside(host, ["env", "-i", *(f"{key}={value}" for key, value in env.items()), python])
-    with (home / "output").open("w") as output:
-        return subprocess.Popen(
-            [*command, "-P", "-m", "outerloop", *arguments],
-            cwd=home,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-
-def wait_for(found: Callable[[], Any], process: subprocess.Popen[str], output: Path) -> Any:
-    """Return the first true value of `found`. Raises SystemExit if the process ends, or after WAIT_S seconds."""
-    until_s = time.monotonic() + WAIT_S
-    while time.monotonic() < until_s and process.poll() is None:
-        if value := found():
-            return value
-        time.sleep(LOOK_S)
-    raise SystemExit(f"the measurement ended early; the last output was:\n{output.read_text()[-3000:]}")
-
-
-def address_in(output: Path) -> str | None:
-    """Return the address in the line that a host prints for volunteers, or None if it has not printed the line yet."""
-    found = re.search(r"outerloop join (/ip4/10\.\S+)", output.read_text())
-    return found[1] if found else None
-
-
-def has(run_dir: Path, event: str, **values: object) -> bool:
-    """Return whether the run has a metrics row with this event and these values."""
-    file = run_dir / "metrics.jsonl"
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    wanted = {"event": event, **values}
-    return any(json.loads(line).items() >= wanted.items() for line in lines if line.endswith("\n"))
 
 
 def received_bytes(hosts: Network) -> int:
