@@ -42,6 +42,10 @@ class Network:
         """Reconnect the two groups of hosts."""
         self._wan("heal")
 
+    def filter(self, host: int, port: int) -> None:
+        """Drop all packets that a host sends from a TCP port, so that connections to this port get no answer."""
+        self._wan("filter", str(host), str(port))
+
     def address(self, host: int) -> str:
         return self._wan("address", str(host)).strip()
 

@@ -5,6 +5,7 @@
 #   scripts/wan.sh run HOST COMMAND...     run a command on host 0 .. N-1, in this terminal
 #   scripts/wan.sh address HOST            print the host's address, at which the others reach it
 #   scripts/wan.sh part | heal             disconnect the last M hosts without resetting connections; reconnect them
+#   scripts/wan.sh filter HOST PORT        drop what the host sends from a TCP port, as a firewall that drops packets does
 #   scripts/wan.sh down                    remove everything, including processes on the hosts
 #
 #   host 0 ─┐                      ┌─ host N-M
@@ -116,6 +117,7 @@ case $command in
   run) check; host=${1:?the number of a host}; shift; exec ip netns exec "$prefix$host" "$@" ;;
   address) address "${1:?the number of a host}" ;;
   part) check; ip -n "$hub" link set cable-near down ;;
+  filter) check; ip -n "$prefix${1:?the number of a host}" rule add ipproto tcp sport "${2:?a port}" blackhole ;;
   heal) check; ip -n "$hub" link set cable-near up ;;
   down) check; down ;;
   *) usage ;;
