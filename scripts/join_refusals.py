@@ -49,7 +49,7 @@ EXPECTED = {
     "corpus.share": r"corpus\.share cannot be set with outerloop join: leave it out",
     "own data": r"train on the corpus that its peers share: leave data= out",
     "another corpus": r"train on the corpus that its peers share: leave data\.sha256= out",
-    "corpus above max_gb": r"more than corpus\.max_gb=0\.001: set corpus\.max_gb=1 to download it",
+    "corpus above max_gb": r"more than corpus\.max_gb=0[.]001: set corpus\.max_gb=1 to download it",
     "closed port": r"no program listens on port \d+ of [\d.]+ \(.*\): ask the operator",
     "filtered port": r"port \d+ of [\d.]+ does not answer \(.*\): check the address",
     "other key": r"is open, but the peer …\w+ does not answer there \(.*\): ask the operator",

@@ -33,8 +33,8 @@ LOSSES = {
 """Recipe -> H (inner steps per round) -> loss after 600 steps, mean of seeds 0 and 1.
 
 The losses of outerloop, outerloop_v1 and muloco come from scripts/results/table (learning rate, momentum, weight decay
-and muloco's outer optimizer were tuned at H 15). All others come from the first table of scripts/results/recipes/COMMAND.md (only the learning rate
-was tuned). DiLoCo was measured with outer momentum 0.6.
+and muloco's outer optimizer were tuned at H 15). All others come from the first table of
+scripts/results/recipes/COMMAND.md (only the learning rate was tuned). DiLoCo was measured with outer momentum 0.6.
 """
 
 

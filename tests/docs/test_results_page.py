@@ -68,7 +68,8 @@ def test_gaps_to_data_parallel_training_are_those_of_the_records():
     for steps, workers, h, cells in lines:
         cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
         losses, gaps = [cell.strip(" *") for cell in cells.split("|")[:3]], cells.split("|")[3:]
-        assert losses == [f"{show_table.mean_loss(cases[name]):.4f}" for name in ("ddp_muon", "muloco", "outerloop")]
+        first_four = [[row for row in cases[name] if row["seed"] < 4] for name in ("ddp_muon", "muloco", "outerloop")]
+        assert losses == [f"{show_table.mean_loss(rows):.4f}" for rows in first_four]
         for name, gap in zip(("ddp_muon", "muloco", "outerloop_v1"), gaps, strict=True):
             assert gap.strip(" *") == gap_with_seeds(cases["outerloop"], cases.get(name, []))
     first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:2])

@@ -37,7 +37,7 @@ REFUSALS = {
     "issuer": f"was not issued by a listed peer of this run: {NEW}",
     "removed": "is of a machine that was removed from the run: ask the operator of a listed peer",
     "used": f"was already used by another machine: {NEW}",
-    "withdrawn": f"was withdrawn by the operator who sent it: {NEW}",
+    "withdrawn": f"was withdrawn: {NEW}",
     "expired": f"has expired: {NEW}",
     "starting": (
         "is limited to a number of rounds, and the peer at this address is in no round yet: try again once it trains"
