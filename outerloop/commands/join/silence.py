@@ -35,6 +35,6 @@ def why_silent(address: str) -> str:
             f" connection, or {ASK}"
         )
     return (
-        f"port {port} of {host} is open, but the peer …{address[-8:]} does not answer there (it has another key now, or"
-        f" another program uses this port): {ASK}"
+        f"port {port} of {host} is open, but the peer …{address[-8:]} does not answer there (it has another key now, is"
+        f" overloaded, or another program uses this port): {ASK}"
     )
