@@ -19,9 +19,9 @@ mean and standard deviation for each coordinate, and r the median of their norms
     disguised                  t μ / ‖μ‖ + √(1 − t²) u, scaled to norm r: u is the unit vector of −x without its part
                                along μ, and t (0 ≤ t ≤ 1) is such that the median cosine with an honest payload is
                                that of two honest ones; against rules that compare directions
-    evasive                    the same with t = 0.65 of the cosine of x and μ; against scores, which accuse peers whose
-                               payloads lower the loss by less than 0.6 of what an honest payload does (at small steps,
-                               a payload lowers the loss in proportion to its part along μ)
+    evasive                    the same with t = 0.65 of the cosine of x and μ; against scores: to first order, such a
+                               payload lowers the loss by 0.65 of what an honest one does, and scores accuse a peer
+                               whose payloads lower it by less than about 0.3 of that
     copycat                    −x_p of the first honest peer
     free_rider                 x_p of the first honest peer, one round old; its own training has no effect
 """
