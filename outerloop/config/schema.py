@@ -96,6 +96,7 @@ class Network(Options):
     open_internet: bool = False
     allow: list[str] | None = []
     invites: bool = False
+    newcomer: bool = False
     join_timeout_s: Positive = 120.0
     max_blob_bytes: Count | None = None
     max_mbit: Positive | None = None

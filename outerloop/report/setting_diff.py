@@ -32,6 +32,7 @@ NOT_TRAINED = [
     "exchange.port",
     "exchange.announce",
     "exchange.open_internet",
+    "exchange.newcomer",
     "exchange.join_timeout_s",
     "exchange.grace_s",
     "exchange.deadline_s",

@@ -212,11 +212,14 @@ def test_every_option_that_no_other_line_shows_is_shown(
 class Flow:
     """`outerloop join` without a network: what it would train with."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, manifest: RunManifest, finding: Finding) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, manifest: RunManifest, finding: Finding, *, author: str = ID
+    ) -> None:
         self.trained: list[list[str]] = []
         config = CONFIG.copy()
         config.run_dir = "runs/join-summer"
-        monkeypatch.setattr(join, "ask_peer", lambda address, *, open_internet: Offer(manifest, ID, []))
+        self.config = config
+        monkeypatch.setattr(join, "ask_peer", lambda address, *, open_internet: Offer(manifest, author, []))
         monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: config)
         monkeypatch.setattr(join, "summary", lambda *_, data: ["the run"])
         monkeypatch.setattr(join, "of_machine", lambda: iter([]))
@@ -245,6 +248,23 @@ def test_it_asks_before_it_joins(
     assert not trains or flow.trained[0][-1] == "threads=2"
 
 
+@pytest.mark.parametrize("author", [ID, OTHER_ID])
+def test_a_machine_with_a_checkpoint_may_start_the_run_alone_and_another_one_may_not(
+    author: str, manifest: RunManifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No peer is in the roster. If `author` is not the peer that was asked, that peer is a relay."""
+    flow = Flow(monkeypatch, manifest, PASSED, author=author)
+    flow.config.run_dir = str(tmp_path)
+    with pytest.raises(UserError, match="finds no active peer") if author == OTHER_ID else nullcontext():
+        join.main([ADDRESS, "--yes"])
+        assert "exchange.newcomer=true" in flow.trained.pop() and flow.config.exchange.newcomer
+    (tmp_path / "checkpoints/step-00000015").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-00000015/sealed").touch()
+    flow.config.exchange.newcomer = False
+    assert join.main([ADDRESS, "--yes"]) == 0
+    assert "exchange.newcomer=true" not in flow.trained.pop() and not flow.config.exchange.newcomer
+
+
 def test_yes_skips_the_question_and_a_failed_check_stops_with_one_line(
     manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,22 +291,14 @@ def test_too_little_memory_is_refused_before_a_peer_is_asked(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("author", "seen", "checkpoint", "refused"),
-    [
-        (OTHER_ID, [], False, True),
-        (ID, [], False, False),
-        (OTHER_ID, [(None, 1.0)], False, False),
-        (OTHER_ID, [], True, False),
-    ],
+    ("author", "seen", "refused"),
+    [(OTHER_ID, [], True), (ID, [], False), (OTHER_ID, [(None, 1.0)], False)],
 )
 def test_a_run_without_peers_is_not_started_again_through_a_relay(
-    author: str, seen: Any, checkpoint: bool, refused: bool, manifest: RunManifest, tmp_path: Path
+    author: str, seen: Any, refused: bool, manifest: RunManifest
 ) -> None:
-    if checkpoint:
-        (tmp_path / "checkpoints/step-00000015").mkdir(parents=True)
-        (tmp_path / "checkpoints/step-00000015/sealed").touch()
     with pytest.raises(UserError, match="finds no active peer of run summer") if refused else nullcontext():
-        refuse_without_peers(Offer(manifest, author, seen), ADDRESS, tmp_path)
+        refuse_without_peers(Offer(manifest, author, seen), ADDRESS)
 
 
 def test_the_help_teaches(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

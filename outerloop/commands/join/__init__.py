@@ -14,13 +14,14 @@ from outerloop.commands.arguments import Parser, add_public_name, check_listen_a
 from outerloop.commands.join.checks import memory_of_model, of_machine, of_network, refuse_failed
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer, refuse_without_peers
-from outerloop.commands.join.settings import chosen_overrides, load_settings, typed_values
+from outerloop.commands.join.settings import chosen_overrides, load_settings, mark_newcomer, typed_values
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train_with
 from outerloop.config import part_checks
 from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
 from outerloop.launcher.corpus_download import fetch_index
+from outerloop.state import checkpoint
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
 
@@ -99,7 +100,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)
-    refuse_without_peers(offer, options.address, Path(config.run_dir))
+    if not checkpoint.sealed(Path(config.run_dir)):
+        refuse_without_peers(offer, options.address)
+        overrides = [*mark_newcomer(config), *overrides]
     fetch_index(config, invitation.sources() if invitation else None, print)
     corpus = make(config.data)
     params = sum(x.numel() for x in part_checks.meta_model(config, corpus).parameters())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import outerloop
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
-from outerloop.state import checkpoint
 from outerloop.swarm.manifest.run_manifest import SignedManifest, fetch
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import NoPeerAnswers
@@ -91,15 +89,12 @@ def checked_manifest(content: bytes) -> RunManifest:
     return manifest
 
 
-def refuse_without_peers(offer: Offer, address: str, run_dir: Path) -> None:
-    """Raise UserError if no peer is in the run, and this machine has no checkpoint of the run either.
+def refuse_without_peers(offer: Offer, address: str) -> None:
+    """Raise UserError if no peer is in the run. Call this only on a machine without a checkpoint of the run.
 
-    A relay forwards the manifest also when all peers have left. This machine would then start the run from the
-    beginning, alone.
-
-    `address`: where the offer came from. `run_dir`: the run directory of this machine.
+    A relay forwards the manifest also when all peers have left. `address`: where the offer came from.
     """
-    if offer.peer_id != peer_of(address) and not offer.seen and not checkpoint.sealed(run_dir):
+    if offer.peer_id != peer_of(address) and not offer.seen:
         raise UserError(
             f"the relay at this address finds no active peer of run {offer.manifest.run} (the run has ended or is"
             " interrupted): ask the operator of the run, or try again later"

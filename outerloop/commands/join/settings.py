@@ -76,6 +76,15 @@ def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig
     return config
 
 
+def mark_newcomer(config: DictConfig) -> list[str]:
+    """Set, in the settings of a machine without a checkpoint, that it may not start the run alone.
+
+    Return the override. The machine would start the run from the beginning if the last peer left in the meantime.
+    """
+    config.exchange.newcomer = True
+    return ["exchange.newcomer=true"]
+
+
 def describe_difference(manifest: RunManifest, config: DictConfig) -> str:
     """Return why the settings that this machine derives from the manifest differ from the run's, and what to do."""
     hardware = shared_settings(config).get("hardware")

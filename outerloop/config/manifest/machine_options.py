@@ -23,6 +23,7 @@ PROGRAM = (
             "corpus",
             "manifest",
             "on_status",
+            "newcomer",
         )
     ),
     "exchange.allow",

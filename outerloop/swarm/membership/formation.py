@@ -12,8 +12,9 @@ list:
 
 The member list, including the join times, determines the session id. Votes and commits are valid only in their session.
 If all peers resume a run, they form a new session. A peer that restarts while the others continue, and remembers their
-session, rejoins it. A late joiner is not a member: the members know its name, and it can join the roster of the gather
-rounds once it has the state.
+session, rejoins it. A newcomer (a machine that joins the run and has no checkpoint of it) does not form the run alone:
+if no other peer is there, the run has ended or is interrupted. A late joiner is not a member: the members know its
+name, and it can join the roster of the gather rounds once it has the state.
 
 A peer believes that the run has formed with a member list if more than half of the voters report it (proof.py lists
 what a minority can do). The voters are:
@@ -61,7 +62,7 @@ class Formation(RpcService):
     `names`: peer id -> name of every member, sorted by name. `session`: id of the session. `late_joiner`: whether the
     session had already started without this peer. All three are final once `form` has returned. `remembers`: returns
     whether this peer has already taken part in the session with this id, or None if sessions are not remembered, as in
-    gossip.
+    gossip. `newcomer`: this peer does not form the run alone.
     """
 
     service = "members"
@@ -75,6 +76,7 @@ class Formation(RpcService):
         peers: int,
         own: Record,
         mismatched: MismatchedPeers,
+        newcomer: bool = False,
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__(transport, run=run)
@@ -84,6 +86,7 @@ class Formation(RpcService):
         self._peers = peers
         self._own = own
         self._mismatched = mismatched
+        self._newcomer = newcomer
         self._members: Members = [[own.name, own.joined]]
         self._poll = MemberPoll.of([], run=run, peers=peers, own=own)
         self._formed = False
@@ -193,8 +196,12 @@ class Formation(RpcService):
         if formed and self._is_backed(poll, formed, is_member):
             self.late_joiner = not is_member
             self._members, self._formed = formed, True
-        elif poll.is_complete and self._enough_see_the_same(poll):
+        elif self._may_form(poll) and self._enough_see_the_same(poll):
             self._formed = True
+
+    def _may_form(self, poll: MemberPoll) -> bool:
+        """Return whether this peer may form the run with its own member list. A newcomer may not do so alone."""
+        return poll.is_complete and not (self._newcomer and len(poll.members) == 1)
 
     def _note_dissent(self, poll: MemberPoll, formed: Members) -> None:
         """Log each formed peer whose member list differs from `formed`, the list that most formed peers report."""

@@ -81,6 +81,11 @@ class MemberPoll:
         if self.formed_lists:
             return self._describe_started()
         count = len(self.records)
+        if count == self.peers == 1:  # a newcomer, which may not form the run alone
+            return (
+                f"after {waited_s:.0f} s, no other peer of run {self.run} is active (the run has ended or is"
+                " interrupted): ask the operator of the run, or try again later"
+            )
         present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present ({_list(self.records)})"
         if count < self.peers:
             join = f"exchange.initial_peers=[{self.own.addresses[0]}]"

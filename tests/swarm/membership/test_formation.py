@@ -39,7 +39,9 @@ class Machines:
         self.hidden: dict[str, str] = {}
         self.links: dict[str, MemoryTransport] = {}
 
-    async def start(self, name: str, *, joined: float, peers: int, allow: str = "") -> Formation:
+    async def start(
+        self, name: str, *, joined: float, peers: int, allow: str = "", newcomer: bool = False
+    ) -> Formation:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter, allow=allow)
@@ -48,7 +50,14 @@ class Machines:
         )
         roster = cast(Roster, View(self, letter))
         made = Formation(
-            link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda session: False
+            link,
+            roster,
+            run="r",
+            peers=peers,
+            own=own,
+            mismatched=mismatched,
+            newcomer=newcomer,
+            remembers=lambda session: False,
         )
         await made.serve()
         return made
@@ -234,6 +243,27 @@ async def test_of_peers_that_joined_at_the_same_time_the_first_ids_are_members()
     await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
     assert [list(one.names) for one in trio] == [["b", "a"]] * 3
     assert [one.late_joiner for one in trio] == [False, False, True]
+
+
+@virtual
+async def test_a_newcomer_does_not_form_the_run_alone() -> None:
+    """The newcomer b finds no other peer; later, a is there."""
+    machines = Machines()
+    b = await machines.start("001-b", joined=2.0, peers=1, newcomer=True)
+    with pytest.raises(UserError, match=r"no other peer of run r is active \(the run has ended or is interrupted\)"):
+        await b.form(timeout_s=300)
+    a = await machines.start("000-a", joined=1.0, peers=1)
+    await a.form(timeout_s=30)
+    await b.form(timeout_s=30)
+    assert list(a.names) == list(b.names) == ["a"] and b.late_joiner
+
+
+@virtual
+async def test_newcomers_form_a_run_together() -> None:
+    machines = Machines()
+    pair = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2, newcomer=True) for i, one in enumerate("ab")]
+    await asyncio.gather(*(one.form(timeout_s=30) for one in pair))
+    assert [one.late_joiner for one in pair] == [False, False]
 
 
 @virtual
