@@ -29,11 +29,11 @@ class LiveBytes(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run one operation. A result that shares no memory with an argument is new."""
-        known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        known = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         result = func(*args, **(kwargs or {}))
         for x in tree_leaves(result):
-            if isinstance(x, Tensor) and (storage := x.untyped_storage()).data_ptr() not in known:
-                known.add(storage.data_ptr())
+            if isinstance(x, Tensor) and (storage := x.untyped_storage())._cdata not in known:
+                known.add(storage._cdata)
                 self.add(storage.nbytes())
                 weakref.finalize(storage, self.add, -storage.nbytes())
         return result

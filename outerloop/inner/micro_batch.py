@@ -1,8 +1,9 @@
 """Measure how many sequences fit in memory in one forward and backward pass. No weight changes.
 
 CUDA       passes over the whole batch, half of it, a quarter, ... are run until one does not run out of memory
-elsewhere  the operating system would kill a program that runs out of memory, so only a pass over one sequence is run.
-           The peak bytes of its tensors, times the number of sequences, must fit in the available memory
+elsewhere  the operating system would kill a program that runs out of memory, so only a pass over one sequence is run,
+           or simulated with fake tensors. The peak bytes of its tensors, times the number of sequences, must fit in the
+           available memory
 """
 
 from __future__ import annotations

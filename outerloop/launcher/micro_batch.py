@@ -1,23 +1,28 @@
-"""Choose inner.micro_batch=auto: measure how many sequences per pass fit in the memory of this machine.
-
-A separate process, `outerloop measure`, does this, so that all of its memory is free again when training starts. It
-reads the configuration from standard input and prints the number of sequences.
+"""Choose inner.micro_batch=auto: find how many sequences per pass fit in the memory of this machine.
 
     CUDA       trial passes run while a tensor as large as the state that training adds (optimizer, slow weights,
                residual) is in memory
     elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory / workers - bytes of one worker's
-               weights and state)
+               weights and state). The bytes are those of a pass with fake tensors, which have sizes but no values, so
+               that it takes no memory and little time. If the model needs values, e.g. to branch on them, a trial pass
+               runs
+
+A separate process, `outerloop measure`, runs the trial passes, so that all of its memory is free again when training
+starts. It reads the configuration from standard input and prints the number of sequences.
 """
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+from contextlib import nullcontext
 from os import environ
 from pathlib import Path
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Module
 
 from outerloop.config.build import make_model
@@ -33,6 +38,7 @@ from outerloop.launcher.process_pool import worker_pythonpath
 from outerloop.sinks.console import format_bytes
 from outerloop.types import UserError
 
+logger = logging.getLogger(__name__)
 HOST_SHARE = 0.5
 """Share of the memory left by weights and state that passes may use. The rest is for libraries and other programs."""
 GPU_SHARE = 0.9
@@ -54,6 +60,26 @@ def saved(config: DictConfig) -> int | None:
 
 def choose(config: DictConfig) -> int:
     """Return the number of sequences per pass. Raises UserError if not even one fits, or if the trial fails."""
+    on_gpu = pick_device(config.inner.device, 0).type == "cuda"
+    return (None if on_gpu else estimate(config)) or measure_in_process(config)
+
+
+def estimate(config: DictConfig) -> int | None:
+    """Return how many sequences fit in main memory, from fake tensors, or None if the model does not run with these.
+
+    Raises UserError if not even one sequence fits, or if the model cannot be created.
+    """
+    try:
+        return measure_on_host(config, make(config.data), fake=True)
+    except UserError:
+        raise
+    except Exception as error:  # the model may be the user's own, and fail in any way
+        logger.info("inner.micro_batch=auto runs a trial pass, because fake tensors failed: %s", error)
+        return None
+
+
+def measure_in_process(config: DictConfig) -> int:
+    """Return the number of sequences that `outerloop measure` prints. Raises UserError like `choose`."""
     command = [sys.executable, "-P", "-m", "outerloop", "measure"]
     text, env = OmegaConf.to_yaml(config, resolve=True), environ | {"PYTHONPATH": worker_pythonpath()}
     done = subprocess.run(command, input=text, capture_output=True, text=True, env=env, check=False)
@@ -83,15 +109,20 @@ def measure(config: DictConfig) -> int:
     return measure_on_gpu(config, corpus, device) if device.type == "cuda" else measure_on_host(config, corpus)
 
 
-def measure_on_host(config: DictConfig, corpus: Corpus) -> int:
-    """Return how many sequences fit in main memory, or inner.batch if this system does not report its free memory."""
+def measure_on_host(config: DictConfig, corpus: Corpus, *, fake: bool = False) -> int:
+    """Return how many sequences fit in main memory, or inner.batch if this system does not report its free memory.
+
+    `fake`: use fake tensors.
+    """
     if (free := available_bytes()) is None:
         return int(config.inner.batch)
-    model = make_model(config, corpus)
-    cpu_share.limit_threads(num_parameters(model), config.inner.seq_len)
+    with FakeTensorMode() if fake else nullcontext():
+        model = make_model(config, corpus)
+        if not fake:
+            cpu_share.limit_threads(num_parameters(model), config.inner.seq_len)
+        needed = trial_pass(config, corpus, model, torch.device("cpu")).bytes_per_sequence()
     state = num_parameters(model) * sum(memory_by_component(config).values())
     budget = max(0.0, HOST_SHARE * (free / config.workers - state))
-    needed = trial_pass(config, corpus, model, torch.device("cpu")).bytes_per_sequence()
     chosen = largest(config.inner.batch, lambda sequences: sequences * needed <= budget)
     if chosen is None:
         raise UserError(

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from outerloop.config import load
 from outerloop.config.instantiate import make
@@ -84,7 +85,40 @@ def test_the_state_on_a_gpu_is_what_training_adds(config, monkeypatch):
 
 
 def test_a_process_of_its_own_measures(config):
-    assert micro_batch.choose(config) == 8
+    assert micro_batch.measure_in_process(config) == 8
+
+
+def test_fake_tensors_need_no_process_and_no_memory(config, monkeypatch):
+    """Each attention layer has 4 · 120,000² weights of 4 bytes, which are 230 GB."""
+    monkeypatch.setattr(micro_batch, "measure_in_process", lambda settings: pytest.fail("a process was started"))
+    settings = config.copy()
+    settings.model.hidden_size = 120_000
+    monkeypatch.setattr(micro_batch, "available_bytes", lambda: 10**14)
+    assert micro_batch.choose(settings) == 8
+    monkeypatch.setattr(micro_batch, "available_bytes", lambda: 10**6)
+    with pytest.raises(UserError, match="one sequence of 16 tokens needs"):
+        micro_batch.choose(settings)
+
+
+def test_with_eager_attention_fake_tensors_count_the_bytes_of_the_real_pass(config):
+    """Other attention may count more: with fake tensors, transformers always creates the causal mask."""
+    settings, corpus = config.copy(), make(config.data)
+    settings.model.attention = "eager"
+    real = micro_batch.trial_pass(settings, corpus, micro_batch.make_model(settings, corpus), torch.device("cpu"))
+    with FakeTensorMode():
+        fake = micro_batch.trial_pass(settings, corpus, micro_batch.make_model(settings, corpus), torch.device("cpu"))
+        counted = fake.bytes_per_sequence()
+    assert counted == real.bytes_per_sequence()
+
+
+def test_a_model_that_needs_values_runs_a_trial_pass(config, monkeypatch):
+    def run(self, sequences):
+        if torch.ones(1).item() > 0:
+            raise AssertionError("fake tensors have no values")
+
+    monkeypatch.setattr(TrialPass, "run", run)
+    monkeypatch.setattr(micro_batch, "measure_in_process", lambda settings: 4)
+    assert micro_batch.choose(config) == 4
 
 
 def test_a_trial_in_the_precision_of_the_run(config):
@@ -110,4 +144,4 @@ def test_a_failed_trial_is_answered_in_one_line(config, script, said, tmp_path, 
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(micro_batch.sys, "executable", str(python))
     with pytest.raises(UserError, match=said):
-        micro_batch.choose(config)
+        micro_batch.measure_in_process(config)
