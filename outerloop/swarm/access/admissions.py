@@ -100,9 +100,12 @@ class Removal:
         return Removal(run, by.peer_id, peer, lifted, at_s, by.sign("removal", run, peer, int(lifted), at_s))
 
     @property
-    def order(self) -> tuple[int, bool, str]:
-        """The sort key of removals, by date. Of several for the same peer, the last one counts."""
-        return self.at_s, not self.lifted, self.by
+    def order(self) -> tuple[int, bool, str, bytes]:
+        """The sort key of removals, by date. Of several for the same peer, the last one counts.
+
+        It contains all values that can differ, so that all peers keep the same one of two that were signed twice.
+        """
+        return self.at_s, not self.lifted, self.by, self.signature
 
     def is_signed(self, signatures: Signatures) -> bool:
         statement = self.peer, int(self.lifted), self.at_s

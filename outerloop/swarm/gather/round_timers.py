@@ -2,7 +2,7 @@
 
     grace            starts when this peer holds enough payloads to close the round at the end of the grace period. It
                      gives slow peers and learners time to be counted, and ends at once if all missing peers are
-                     unreachable
+                     unreachable, or learners for which this round does not wait (learner_patience.py)
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when at least a third of the roster has timed out.
                      It is zero if the leader has resigned (consensus/resignation.py).
@@ -31,6 +31,7 @@ from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.explain import names
 from outerloop.swarm.consensus.proposer import candidates, closes
 from outerloop.swarm.consensus.quorum import Quorum
+from outerloop.swarm.gather.learner_patience import LearnerPatience
 from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.p2p.framing import BrokenStream
@@ -102,12 +103,14 @@ class RoundTimers:
         self, context: RoundContext, settings: GatherSettings, bulk: Bulk, *, unreachable: Collection[str]
     ) -> None:
         self._context, self._settings, self._bulk, self._unreachable = context, settings, bulk, unreachable
+        self._patience = LearnerPatience()
         self._moved_before_s = 0.0
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
 
     def begin_round(self, number: int) -> None:
         """Cancel the timers of the previous round."""
         self.cancel()
+        self._patience.begin_round()
         self._moved_before_s = self._bulk.moving_s
 
     def cancel(self) -> None:
@@ -120,10 +123,12 @@ class RoundTimers:
         """Start each timer whose condition now holds, unless it is already running."""
         number, view, awaited = chain.number, chain.view, chain.awaited
         arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.remaining)
+        asked, stored = chain.soft_state.asked, {participant.peer for participant in chain.payloads}
+        self._patience.observe(asked, stored)
         if arrived:
             self._start("deadline", self._settings.deadline_s, lambda chain: chain.deadline(number))
         if arrived >= chain.gather_policy.needed(roster, awaited=len(awaited), grace=True, deadline=False):
-            missing = chain.soft_state.asked.union(awaited) - {participant.peer for participant in chain.payloads}
+            missing = self._patience.awaited(asked, number).union(awaited) - stored
             nobody_else = missing <= set(self._unreachable)
             grace_s = 0.0 if nobody_else else self._settings.grace_s
             self._start(("grace", nobody_else), grace_s, lambda chain: chain.grace(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -48,6 +49,13 @@ def test_the_later_removal_counts() -> None:
     for order in permutations([removed, lifted, removal(at_s=NOW_S - 5)]):
         assert not merged([admission(token()), *order]).removed
     assert merged([removed, removal(lifted=True)]).removed == {id_of(X)}, "in the same second: the removal"
+
+
+def test_of_one_removal_with_two_signatures_all_peers_keep_the_same() -> None:
+    """A signer can choose the nonce of a signature, so it can sign one statement twice."""
+    pair = [removal(), replace(removal(), signature=bytes(64))]
+    kept = {merged([admission(token()), *order]).shared[-1] for order in permutations(pair)}
+    assert len(kept) == 1
 
 
 def test_the_first_admissions_of_each_issuer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

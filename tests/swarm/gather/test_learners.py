@@ -93,6 +93,19 @@ def vanish(dead: str, rounds: int, into_s: float) -> None:
     run(scene())
 
 
+@virtual
+async def test_a_peer_that_asks_and_never_sends_a_payload_soon_costs_nothing() -> None:
+    """Without it, 300 s have 28 rounds of 10 s and some messages; a grace period of 3 s in each makes it 22."""
+    swarm = await Swarm("abc").start()
+    await swarm.until("abc", 2)
+    began = swarm["a"].done
+    z = await newcomer(swarm, "009-z", inner_s=HOUR_S)
+    await asyncio.sleep(300)
+    assert swarm["a"].done - began >= 27, swarm.describe()
+    assert not z.error and all("z" not in swarm["a"].who(number) for number in range(began, swarm["a"].done))
+    swarm.agree()
+
+
 @pytest.mark.parametrize("inner_s", [0.4 * INNER_S, INNER_S, INNER_S + 2, 2.5 * INNER_S])
 @pytest.mark.parametrize("letters", ["a", "abc"])
 @virtual
