@@ -19,7 +19,7 @@ MAX_DOUBLINGS = 6
 
 
 class LearnerPatience:
-    """Counts, for each learner, the rounds in a row that closed without its payload. It remembers MAX_PEERS learners."""
+    """Counts, for each of at most MAX_PEERS learners, the rounds in a row that closed without its payload."""
 
     def __init__(self) -> None:
         self._missed: dict[str, int] = {}
