@@ -1,22 +1,25 @@
-"""Estimate by how much a payload of another peer lowers the loss of random windows, compared with one's own payload.
+"""Estimate by how much a payload lowers the loss of random windows, relative to the evaluator's own payload.
 
     y_w = L(φ; w) − L(φ − x̂; w)       effect of the payload x̂ on window w
     z_w = L(φ; w) − L(φ − x̂₀; w)      effect of the evaluator's own payload x̂₀ of the round on the same window
     benefit = (ȳ / ‖x̂‖) / (z̄ / ‖x̂₀‖)
     error²  = Σ_w (s y_w − benefit · z_w)² / ((n − 1) n z̄²),    s = ‖x̂₀‖ / ‖x̂‖
 
-L(φ; w): loss of window w with the weights φ, here the slow weights before the round. ȳ, z̄: means over n random windows
-of the training text. The benefit compares decreases of the loss per unit of L2 norm, so a peer that has taken fewer
-inner steps than others, and sends a shorter payload, has a similar benefit. As long as effects are proportional to
-payloads, it is the cosine of x̂ with the gradient of the loss, divided by that of x̂₀. No other peer can influence the
-denominator.
+The evaluator is the peer that measures. L(φ; w): loss of window w with the weights φ, here the slow weights before the
+round. ȳ, z̄: means over n random windows of the training text.
 
-A benefit below −1 is replaced by −1, with the same ratio to its error. Otherwise the most harmful payloads would count
-least in a test, because it divides by squared errors, which grow with the effect. The benefit of a payload of zeros is
-0, and that of a payload after which the loss is not finite is −1.
+The benefit compares decreases of the loss per unit of L2 norm. So a peer that has taken fewer inner steps than others,
+and sends a shorter payload, has a similar benefit. As long as effects are proportional to payloads, the benefit is the
+cosine of x̂ with the gradient of the loss, divided by the cosine of x̂₀ with this gradient. No other peer can influence
+the denominator.
 
-A payload that resembles honest payloads in its norm and its cosines with them, but increases the loss or hardly lowers
-it, has a low benefit (`disguised` in scripts/payload_attacks.py).
+A benefit below −1 is replaced by −1, and its error is divided by the same factor. The reason is that the test
+(sequential_test.py) divides scores by squared errors. Errors grow with the effect, so without the limit the most
+harmful payloads would count least. The benefit of a payload of zeros is 0. That of a payload after which the loss is
+not finite is −1.
+
+The benefit also exposes payloads that pass all comparisons with honest payloads: those that have a similar norm and
+similar cosines, but increase the loss or hardly lower it (`disguised` in scripts/payload_attacks.py).
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ NOT_FINITE = 0.1
 
 
 def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> Estimate | None:
-    """Return the benefit of one payload; None if it is undefined (too few windows, no clear effect z̄, an error of 0).
+    """Return the benefit of one payload, or None if it is undefined.
+
+    It is undefined if there are fewer than FEWEST windows, if a z is not finite, if z̄ is not clearly positive
+    (SIGNIFICANT), or if the error is 0.
 
     Args:
         y, z: effects of this payload and of the evaluator's own payload on the same windows, (n,).
@@ -44,14 +50,14 @@ def estimate_benefit(y: Tensor, z: Tensor, *, norm: float, own_norm: float) -> E
     y, z = y.double(), z.double()
     if len(y) < FEWEST or not z.isfinite().all():
         return None
-    usual, root = float(z.mean()), math.sqrt(len(z))
-    if not usual > SIGNIFICANT * float(z.std()) / root:
+    mean_z, root = float(z.mean()), math.sqrt(len(z))
+    if not mean_z > SIGNIFICANT * float(z.std()) / root:
         return None
     if not (y.isfinite().all() and math.isfinite(norm)):
         return Estimate(-1.0, NOT_FINITE)
     scale = own_norm / norm if norm else 0.0
-    benefit = scale * float(y.mean()) / usual
-    error = float((scale * y - benefit * z).std()) / (root * usual) if norm else float(z.std()) / (root * usual)
+    benefit = scale * float(y.mean()) / mean_z
+    error = float((scale * y - benefit * z).std()) / (root * mean_z) if norm else float(z.std()) / (root * mean_z)
     if benefit < -1.0:
         benefit, error = -1.0, error / -benefit
     return Estimate(benefit, error) if error > 0 else None

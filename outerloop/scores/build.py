@@ -1,4 +1,4 @@
-"""Build the scorer of a worker from the options `scores`."""
+"""Build the scorer of a worker from the options `scores.*`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def make_scorer(
         batch: number of windows per forward pass.
         assigned: whether commits determine the windows on which peers train (assignment=by_round).
         emit: emit(event, **fields) emits an event of the worker.
-        random: source of the scorer's choices; None: the operating system's, which no other peer can predict.
+        random: source of the scorer's random choices. None: random numbers of the operating system, which no other peer
+            can predict.
     """
     outer, random = trainer.outer, random or SystemRandom()
     has_chain = replicated(outer.exchange) is not None

@@ -1,4 +1,4 @@
-"""Measure the loss of each window with given weights instead of the model's current ones."""
+"""Measure the loss of each window with given weights in place of the model's current ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from outerloop.types import Tensors
 def window_losses(trainer: Trainer[Any], weights: Tensors, windows: Tensor, *, batch: int) -> Tensor:
     """Return the mean loss of each window with `weights`, (n,) float32 on the CPU, in nats per token.
 
-    The model's own weights are restored, bit for bit. No random numbers are drawn, because the model is in evaluation
-    mode.
+    The model computes in evaluation mode, so no random numbers are drawn. Afterwards it is in training mode, and its
+    weights are restored bit for bit.
 
     Args:
         windows: (n, seq_len + 1) token ids.

@@ -1,10 +1,15 @@
-"""Measure by how much single payloads of a round lower the loss of windows of the training text.
+"""Measure by how much each scored payload of a round lowers the loss of windows of the training text.
 
-Every scored payload is measured on 2 n random windows and, if the windows of peers are known, on n windows assigned to
-its sender. A payload costs 5 n window losses: one on each random window, and three on each assigned window (slow
-weights, own payload, scored payload). A round with at least one scored payload costs 4 n more: two on each random
-window (slow weights, own payload). A window loss takes about a third of the time of training on the window, so k scored
-payloads take as long as training on (5 k + 4) n / 3 windows, or (2 k + 4) n / 3 without assigned windows.
+Every scored payload is measured on 2 n random windows. If the windows assigned to its sender are known, it is also
+measured on n of these. The cost is counted in evaluations, each of the loss of one window with one set of weights:
+
+    5 n   per scored payload: one on each random window, and three on each assigned window (with the slow weights, after
+          the evaluator's own payload, after the scored payload)
+    4 n   per round with at least one scored payload: two on each random window (with the slow weights, after the
+          evaluator's own payload)
+
+An evaluation takes about a third of the time of training on the window. So k scored payloads take as long as training
+on (5 k + 4) n / 3 windows, or on (2 k + 4) n / 3 without assigned windows.
 """
 
 from __future__ import annotations
@@ -51,9 +56,11 @@ class Score:
 class Reference:
     """This peer's own payload, and its effects on random windows.
 
-    weights: the slow weights minus the payload. norm: L2 norm of the payload.
+    weights: the slow weights minus the payload.
+    norm: L2 norm of the payload.
     windows: the random windows, (2 n, seq_len + 1).
-    before: their losses with the slow weights, (2 n,). z: by how much the payload lowers these losses, (2 n,).
+    before: loss of each of these windows with the slow weights, (2 n,).
+    z: by how much the payload lowers these losses, (2 n,).
     """
 
     weights: Tensors
@@ -75,7 +82,7 @@ class Measurement:
             payloads of a round.
         seq_len: tokens per window.
         batch: number of windows per forward pass.
-        random: chooses windows; others must not know its state.
+        random: chooses windows. Other peers must not be able to predict its choices.
     """
 
     def __init__(
@@ -110,14 +117,17 @@ class Measurement:
         return {message.header.peer: self.score(message, reference, commit, trained) for message in chosen}
 
     def reference(self, own: wire.Message) -> Reference:
-        """Measure this peer's own message on new random windows."""
+        """Measure this peer's own message on new random windows.
+
+        They are the windows that would be assigned after a random commit hash, so they are spread over the whole text.
+        """
         weights = self.after(own)
         windows = self.windows_of(self.random.randbytes(32), "", range(2 * self.windows))
         before, z = self.before_and_effect(weights, windows)
         return Reference(weights, self.distance(weights), windows, before, z)
 
     def score(self, message: wire.Message, reference: Reference, commit: bytes, trained: int) -> Score:
-        """Measure one message. `trained`: maximum number of assigned windows on which the sender can have trained."""
+        """Measure one message. `trained`: number of samples per peer in the round, the median (see `assigned_to`)."""
         weights = self.after(message)
         y = reference.before - self.losses(weights, reference.windows)
         benefit = estimate_benefit(y, reference.z, norm=self.distance(weights), own_norm=reference.norm)
@@ -130,7 +140,11 @@ class Measurement:
         return Score(float(y.mean()), benefit, float(assigned_y.mean()), gain)
 
     def assigned_to(self, message: wire.Message, commit: bytes, trained: int) -> Tensor | None:
-        """Return windows assigned to the sender, chosen at random, (n, seq_len + 1); None if fewer than FEWEST."""
+        """Return windows assigned to the sender, chosen at random, (n, seq_len + 1); None if they are unknown.
+
+        They are chosen among the first windows that the sender was due to train on: as many as it reports samples, but
+        at most `trained`, whatever it reports. The result is None also if fewer than FEWEST windows are available.
+        """
         if self.identify is None or not commit:
             return None
         available = min(trained, max(message.header.samples, FEWEST))
@@ -138,14 +152,14 @@ class Measurement:
         return self.windows_of(commit, self.identify(message.header.peer), numbers) if len(numbers) >= FEWEST else None
 
     def windows_of(self, commit: bytes, peer: str, numbers: Sequence[int]) -> Tensor:
-        """Return those windows assigned to `peer` after `commit` that have these numbers, (len(numbers), seq_len + 1).
+        """Return the windows with these numbers that are assigned to `peer` after `commit`, (n, seq_len + 1).
 
         A window's number is its index in the order in which the peer has to train on its assigned windows.
         """
         return assigned_windows(self.tokens, commit=commit, peer=peer, numbers=numbers, seq_len=self.seq_len)
 
     def before_and_effect(self, reference: Tensors, windows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses of the windows with the slow weights, and by how much the reference lowers them."""
+        """Return the losses of the windows with the slow weights, and how much lower they are with `reference`."""
         before = self.losses(self.outer.slow, windows)
         return before, before - self.losses(reference, windows)
 

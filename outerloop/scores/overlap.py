@@ -4,15 +4,17 @@
     dense tensor:   |E| / max(|A|, |B|)            E: the positions in A ∩ B at which both magnitudes are equal
 
 Signs are ignored, so a copy with flipped signs counts as a copy. Numerators and denominators are summed over all
-tensors before dividing. The larger count is the denominator: otherwise, a payload with few values would make later
-payloads of honest peers look like copies of it. Only a sample of each tensor is compared: SAMPLE consecutive values, at
-an offset that only the evaluator knows.
+tensors before dividing. A tensor counts as dense if the larger payload has more than DENSE of its values. The larger
+count is the denominator: otherwise, a payload with few values would make later payloads of honest peers look like
+copies of it. Only SAMPLE consecutive values of each tensor are compared, at an offset that only the evaluator knows.
 
-Two top-k payloads of different honest peers in the same round share 7 to 37 % of their positions. The highest values
-occur in the first rounds, when gradients still agree. Payloads of different peers in consecutive rounds share at most
-14 %. Consecutive payloads of one peer share less than 2 %, because the peer has just sent these values and error
-feedback does not send them again soon (scripts/results/scores). So only the repetition of an older payload proves a
-copy by itself.
+Measured with top-k payloads of honest peers (scripts/results/scores), the largest share of common positions is:
+
+    two peers, same round             36 % in round 1, when gradients still agree, and 7 % in round 10
+    two peers, consecutive rounds     14 %
+    one peer, consecutive rounds      less than 2 %: values that were just sent are not in the residual any more
+
+So an overlap above 40 % proves a copy by itself only if the other payload is of an earlier round.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from outerloop.core.codec import UpdateCodec
 from outerloop.types import Tensors
 
 COPY = 0.4
-"""Overlap above which a payload counts as a copy (arXiv 2505.21684)."""
+"""Overlap with a payload of an earlier round above which a payload counts as a copy (arXiv 2505.21684)."""
 SAMPLE = 4096
 """Number of consecutive values that are compared per tensor."""
 DENSE = 0.2
@@ -42,7 +44,7 @@ class PayloadSampler:
 
     Args:
         like: the slow weights. Tensors of fewer than SAMPLE values are compared only if there are no larger ones.
-        random: chooses the positions; others must not know them.
+        random: chooses the positions. Other peers must not be able to predict them.
     """
 
     def __init__(self, codec: UpdateCodec, like: Tensors, random: Random) -> None:
@@ -62,14 +64,14 @@ class PayloadSampler:
 
 
 def overlap(one: Sample, other: Sample) -> float:
-    """Return how much of the larger payload the other one repeats, 0 .. 1."""
+    """Return the share of the larger payload's values that the other payload repeats, 0 .. 1."""
     counts = [counts_of(a, b) for a, b in zip(one, other, strict=True)]
     possible = sum(count for _, count in counts)
     return sum(matches for matches, _ in counts) / possible if possible else 0.0
 
 
 def counts_of(one: Tensor, other: Tensor) -> tuple[int, int]:
-    """Return how many sampled values of a tensor match in the two payloads, and the larger number of values."""
+    """Return how many sampled values of a tensor match, and the larger one of the two numbers of nonzero values."""
     sent, also = one != 0, other != 0
     possible = max(int(sent.sum()), int(also.sum()))
     both = sent & also

@@ -1,22 +1,24 @@
 """Score payloads of each round before it lands, and accuse peers that copy payloads, do not train, or do harm.
 
-copy          the payload repeats more than 40 % of a payload of an earlier round, which may be the sender's own, or
-              this peer's payload of the same round (overlap.py). All payloads are signed, and anyone who has them can
-              compare them
-no training   over several rounds, the sender's payloads have a smaller gain than those of most senders (gain.py,
+A peer is accused for one of three reasons:
+
+copy          its payload repeats more than 40 % of a payload of one of the RECENT rounds before, which may be its own,
+              or more than 90 % of this peer's payload of the same round (overlap.py). All payloads are signed, so every
+              peer that keeps them can repeat the comparison
+no training   over several rounds, its payloads have a smaller gain than those of most senders (gain.py,
               sequential_test.py)
-no benefit    over several rounds, the sender's payloads lower the loss of random windows much less than those of most
-              senders (benefit.py, sequential_test.py)
+no benefit    over several rounds, its payloads lower the loss of random windows much less than those of most senders
+              (benefit.py, sequential_test.py)
 
-An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of this peer begin
-again. With exclude_accused=true, this peer's messages list the peers that it accuses because of a test, and a payload
-does not count if most other peers accuse its sender (aggregate/exclusion_votes.py). Copies are not listed, because they
-do no harm, and honest peers may repeat themselves after a restart. With exclude_accused=false, accusations have no
-further effect: the weights are bit-identical to those without scores.
+An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of the accused peer
+begin again. With exclude_accused=true, this peer's messages list the peers that it accuses for `no training` or
+`no benefit`, and a payload does not count if most other peers accuse its sender (aggregate/exclusion_votes.py). Copiers
+are not listed: copies do no harm, and honest peers may repeat themselves after a restart. With exclude_accused=false,
+accusations have no further effect, and the weights are bit-identical to those without scores.
 
-If payloads of two other peers in the same round repeat each other, this does not show which one is the copy. The copy
-has no gain on the windows of its sender, so the test `no training` accuses the copier, and the accusation names the
-other peer.
+If payloads of two other peers in the same round repeat each other, the comparison does not show which one is the copy.
+The copy has no gain on the windows of its sender. So the copier is accused of `no training`, and the accusation names
+the other peer.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from outerloop.types import Round
 
 Emit = Callable[..., None]
 RECENT = 2
-"""A payload is compared with the payloads of this many earlier rounds."""
+"""Number of earlier rounds with whose payloads a payload is compared."""
 EXACT = 0.9
-"""Overlap above which a payload is a copy of another one of the same round."""
+"""Overlap with this peer's own payload of the same round above which a payload counts as a copy."""
 GAIN_SHARE = 0.9
 """A gain counts as honest if it is at least this share of the median gain of the other peers."""
 BENEFIT_SHARE = 0.6
@@ -49,16 +51,17 @@ more later, when single payloads have smaller effects (scripts/results/scores)."
 
 
 class PayloadScorer:
-    """Scores payloads for one peer. An instance is an observer of landings (core/land.py).
+    """Scores payloads for one peer. The outer loop calls it before each landing (core/land.py).
 
-    The attribute `accused` maps each accused peer to the number of the round in which it was accused.
+    The attribute `accused` maps each accused peer to the number of the round in which it was accused. `copiers` are
+    those of them that are accused only of copying.
 
     Args:
         outer: the outer loop of this peer.
         measurement: measures single payloads.
         commit: returns the hash of the last landed commit, which determined the assigned windows; empty if unknown.
         payloads: mean number of other peers' payloads that are scored per round (selection.py).
-        random: chooses payloads; others must not know its state.
+        random: chooses payloads. Other peers must not be able to predict its choices.
         emit: emit(event, **fields) emits an event of this worker.
     """
 
@@ -116,7 +119,7 @@ class PayloadScorer:
                     self.accuse_copier(round, peer, why)
 
     def accuse_copier(self, round: Round, peer: str, why: str) -> None:
-        """Accuse a peer of copying. Such an accusation does not count as a vote against the peer."""
+        """Accuse a peer of copying. Such an accusation is not a vote against the peer."""
         if peer not in (self.peer, *self.accused):
             self.copiers.add(peer)
         self.accuse(round, peer, why)
@@ -136,7 +139,7 @@ class PayloadScorer:
         return scores
 
     def is_honest(self, peer: str, score: Score) -> bool:
-        """Return whether a peer is not accused, and its score shows no reason to accuse it."""
+        """Return whether a peer is not accused, its benefit is known and honest, and its gain, if known, is honest."""
         benefit = score.benefit is not None and self.benefit.is_honest(peer, score.benefit)
         return peer not in self.accused and benefit and (not score.gain or self.training.is_honest(peer, score.gain))
 

@@ -1,12 +1,15 @@
 """Choose whose payloads to score in a round: first those of peers that others accuse, then random ones.
 
-A peer that scores one payload per round would need about as many rounds as there are peers to score each of them once.
-With exclude_accused=true, messages list accused peers (aggregate/exclusion_votes.py), so that all peers can check an
-accusation in the next round. Liars may accuse honest peers to distract others. So at most half of the payloads are
-chosen because of accusations, and another peer's accusation is checked only if both hold:
+A peer that scores one random payload per round scores a given peer once in about as many rounds as there are peers.
+With exclude_accused=true, messages list accused peers (aggregate/exclusion_votes.py). So all peers learn of an
+accusation in the next round, and can check it by scoring a payload of the accused peer.
+
+Liars may accuse honest peers to distract others. So at most half of the payloads, on average, are chosen because of
+accusations, and another peer's accusation is checked only if both hold:
 
     this peer does not accuse the same peer itself
-    the accuser has not been wrong in the last LASTING rounds: no peer that it accused has had an honest score
+    the accuser has not been wrong in the last LASTING rounds. It was wrong if this peer scored a peer that it accused,
+    and the score was honest
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from random import Random
 from outerloop import wire
 
 LASTING = 64
-"""Number of rounds for which a peer's accusations are not checked after it was wrong."""
+"""Number of rounds for which an accusation lasts (scorer.py), and for which the accusations of a peer are not checked
+after one of them was wrong."""
 
 
 class Selection:
@@ -26,10 +30,10 @@ class Selection:
     Args:
         peer: name of this peer.
         payloads: mean number of payloads per round. If it is not a whole number, it is rounded up or down at random.
-        random: others must not know its state.
+        random: source of the choices. Other peers must not be able to predict them.
 
     Attributes:
-        wrong: peer whose accusations are not checked -> round in which it was wrong last.
+        wrong: peer whose accusations are not checked -> round in which it was last wrong.
     """
 
     def __init__(self, peer: str, *, payloads: float, random: Random) -> None:

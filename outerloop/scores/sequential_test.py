@@ -3,13 +3,15 @@
     v_t   the peer's t-th score: a gain (gain.py) or a benefit (benefit.py)
     e_t   standard error of v_t
     m_t   expected score: the median over the other peers of the median of each one's latest scores. For benefits, it is
-          at most 1, the benefit of the evaluator's own payload, and 1 while too few other peers have been scored
-    d_t   spread of true scores between honest payloads: 0 for gains; for benefits max(d, 1.48 · median |x − m_t|), with
-          the median over the latest scores x of the other peers, and d while too few have been scored
+          at most 1, the benefit of the evaluator's own payload, and 1 while fewer than FEWEST_OTHERS other peers have
+          been scored
+    d_t   spread of true scores between honest payloads. It is 0 for gains. For benefits it is max(d, 1.48 · D), where D
+          is the median over the other peers of the median of |x − m_t| over each one's latest scores x, and d while
+          fewer than FEWEST_OTHERS other peers have been scored
     h_t   = ρ m_t, the lowest score that still counts as honest
     τ_t   = (h_t v_t − h_t² / 2) / (e_t² + d_t²)
     Λ_t   = min(0, Λ_{t-1}) + τ_t  if h_t > 0, else Λ_{t-1};   Λ_0 = 0
-    the peer is named when  Λ_t ≤ ln α;  α = FALSE_ALARM
+    the peer fails the test, and is named, when  Λ_t ≤ ln α;  α = FALSE_ALARM
 
 If v_t is normal with variance e_t² + d_t², each term τ_t is the log-likelihood of v_t for a mean of h_t, minus the
 log-likelihood for a mean of 0. A good score does not make up for later bad ones, because a Λ above 0 is set to 0 before
@@ -23,8 +25,8 @@ has E[exp(−θ τ)] = 1 at θ = 2 / ρ − 1. For this peer the bound is n α^�
 These bounds are approximate, because e_t, d_t and m_t are measured and scores are only nearly normal.
 
 Delay: for a true score of 0, a term has the mean −(ρ m / e)² / 2 and the standard deviation ρ m / e. Gains had m / e =
-2.8, measured with 60 assigned and 64 other windows and with the mean of payloads instead of one's own. With ρ = 0.9,
-the mean is −3.2, so Λ reaches ln α = −9.2 after about 3 scores.
+2.8, measured with 60 assigned and 64 other windows, and with the mean of the round's payloads in place of the
+evaluator's own payload. With ρ = 0.9, the mean is −3.2, so Λ reaches ln α = −9.2 after about 3 scores.
 
 m_t is the score of honest peers only while most of the scored peers are honest.
 """
@@ -39,8 +41,9 @@ from collections.abc import Mapping
 from outerloop.scores.gain import Estimate
 
 FALSE_ALARM = 1e-4
+"""α, the bound on the probability per score that an honest peer is named."""
 LATEST = 16
-"""Number of latest scores of other peers from which median and spread are computed."""
+"""Number of latest scores, of all other peers together, from which m_t and d_t are computed."""
 NORMAL = 1.48
 """Standard deviation of a normal distribution, divided by its median absolute deviation."""
 FEWEST_OTHERS = 3
@@ -52,8 +55,8 @@ class ShortfallTest:
 
     Args:
         share: ρ, 0 .. 1.
-        own: the evaluator's own score, which is m while too few other peers have been scored, and the maximum of m
-            later; 0: it is unknown, and no peer is tested until then.
+        own: the evaluator's own score. It is m while too few other peers have been scored, and the maximum of m
+            afterwards. 0: unknown, so no peer is tested while too few other peers have been scored.
         spread: d, the smallest spread of true scores between honest payloads; 0 if they do not differ (d_t = 0).
 
     Attributes:
@@ -98,7 +101,7 @@ class ShortfallTest:
         return max(self.spread, NORMAL * statistics.median(deviations))
 
     def latest_without(self, peer: str) -> dict[str, list[float]]:
-        """Return the LATEST latest scores of all peers except `peer`, by peer."""
+        """Return the last LATEST scores of all peers except `peer`, by peer, oldest first."""
         found: dict[str, list[float]] = {}
         for other, value in [(other, value) for other, value in self.latest if other != peer][-LATEST:]:
             found.setdefault(other, []).append(value)
