@@ -1,26 +1,30 @@
 """Limit how far a gossip partner's weights may be from this peer's own before the two are averaged (NoLoCo).
 
-Let i be this peer. Averaging pulls its weights towards those of its partners. In a pair, one of the two peers alone
-could set the median of their distances, so the usual distance r is computed from this peer's own past instead. For a
-fragment, let φ_i be the slow weights of this peer, θ_i its weights after its inner steps, and θ_j the weights that
-partner j sent. If a method sends both θ_j and φ_j, they are stacked, and both are compared with φ_i.
+Let i be this peer. Averaging pulls its weights towards those of its partners. In a pair, each of the two peers alone
+could set the median of their two distances. So the usual distance r is computed from this peer's own progress, and from
+earlier partners within a fixed multiple of it. For a fragment, let φ_i be the slow weights of this peer, θ_i its
+weights after its inner steps, and θ_j the weights that partner j sent. If a method sends both θ_j and φ_j, they are
+stacked, and both are compared with φ_i.
 
     d_j = ‖θ_j − φ_i‖       d_i = ‖θ_i − φ_i‖, how far this peer's own inner steps moved its weights
     D   largest d_i so far
-    h   lower median of the last 4 accepted distances, after clipping; 0 before the first accepted partner
+    h   lower median of the distances of the last 4 accepted partners, after clipping; 0 before the first one
     r = min(max(h, d_i), 8 D)
 
     refused    d_j > 32 r > 0,  or  d_j > 2⁶⁰
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
-For the first partner, r is d_i, which is about the distance of a replica that started from the same weights. The
-distance of a clipped partner enters h as 4 r at most, so if replicas really drift apart, h can grow by a factor of four
-in a few rounds. The limit 8 D ends this growth, because partners do not influence D. So partners cannot move this peer
-by more than a fixed multiple of D in one round. If the partner is refused, the round becomes a solo step. Until this
-peer has moved or accepted a partner, r is 0 and partners have no effect.
+For the first partner, r is d_i, which is about the distance of a replica that started from the same weights.
 
-At the end of the run, whole replicas are averaged (replica_average.py) by the same rules, with
-r² = Σ min(max(h, D), 8 D)² over fragments, so that nothing that a peer sends at the end changes r.
+The distance of a clipped partner enters h as 4 r. So if replicas really drift apart, h can grow by a factor of four in
+a few rounds. The limit 8 D ends this growth, because partners do not influence D: they cannot move this peer by more
+than a fixed multiple of D in one round.
+
+If the partner is refused, the round becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and
+partners have no effect.
+
+At the end of the run, whole replicas are averaged (core/replica_average.py) by the same rules. There,
+r² = Σ min(max(h, D), 8 D)² over fragments, so nothing that a peer sends at the end changes r.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ class DistanceScreen(NormScreen):
             return
         usual = self.usual(round)
         self.longest[round.fragment] = self.longest_in(round)
-        if counted := [min(d, GROWTH * usual) for d in self.partners(round).values() if d > 0 < usual]:
+        if counted := [min(d, GROWTH * usual) for d in self.partners(round).values() if d > 0 and usual > 0]:
             self.remember(round.fragment, counted)
 
     def usual(self, round: Measured) -> float:
@@ -100,7 +104,7 @@ class DistanceScreen(NormScreen):
         return max(self.longest.get(round.fragment, 0.0), own)
 
     def before(self, fragment: int) -> float:
-        """Return h, the median of the last accepted distances, or 0 before the first accepted partner."""
+        """Return h, the lower median of the last accepted distances, or 0 before the first accepted partner."""
         return median(self.landed.get(fragment, ()))
 
     def state_dict(self) -> dict[str, Any]:

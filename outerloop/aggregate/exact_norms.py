@@ -1,10 +1,14 @@
-"""Compute sums of squares and products with the same bits in any order on any machine, so that replicas stay equal.
+"""Compute sums of squares and of products so that every machine gets the same bits, and replicas stay equal.
 
-    Σ x² = 2^(2e − b) · Σ floor(x² · 2^(b − 2e))       |x| < 2^e for all x;  b = 62 − bits of n;  n: number of values
+    Σ x² ≈ 2^(2e − b) · Σ floor(x² · 2^(b − 2e))
+
+    e    smallest exponent with |x| < 2^e for all values x
+    n    number of values
+    b    62 minus the number of binary digits of n, so that the sum of integers fits into 63 bits
 
 Floating-point sums depend on the order of summation, which varies with the number of threads and the GPU. Integer sums
-do not. With b as large as 64-bit integers allow, the error is less than n² / 2^59 times the largest square, which is
-2e-6 of it for a million values. Sums of products Σ x y are computed in the same way, with |x| < 2^e and |y| < 2^f.
+do not. The error is less than n² / 2^59 times the largest square, which is 2e-6 of it for a million values. Sums of
+products Σ x y are computed in the same way, with |x| < 2^e and |y| < 2^f.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from outerloop.kernels.portable import exact_sum
 PIECE = 1 << 20
 """Number of values processed at a time, which limits temporaries to 16 MiB whatever the size of the tensor."""
 BLOCK = 1 << 18
-"""Number of values of a sum that a CPU processes at a time. With PIECE, a sum takes up to 8 times as long, because its
-temporaries do not fit in the cache and their memory is requested from the system each time. The bits do not depend on
-this number.
+"""Number of values of a sum that a CPU processes at a time. With PIECE values at a time, a sum takes up to 8 times as
+long: its temporaries do not fit in the cache, and their memory is requested from the system each time. The bits of the
+result do not depend on this number.
 """
 EXPONENTS = 1000
 """Largest absolute exponent of the powers of two by which values are multiplied, so that float64 can represent them."""
@@ -36,7 +40,7 @@ def sum_of_squares(x: Tensor, *, of: int) -> float:
 
 
 def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:
-    """Return Σ x y over two tensors of the same shape: infinity if a value is not finite, ±infinity on overflow.
+    """Return Σ x y over two tensors of the same shape, or infinity if a value is not finite, or ±infinity on overflow.
 
     of: number of values, including zeros that x and y may omit.
     """
@@ -50,7 +54,7 @@ def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:
     bits = 62 - of.bit_length()
     size = BLOCK if x.device.type == "cpu" else PIECE
     lefts, rights = x.reshape(-1).split(size), y.reshape(-1).split(size)
-    total = sum(whole(a, e, b, f, bits) for a, b in zip(lefts, lefts if y is x else rights, strict=True))
+    total = sum(sum_of_floors(a, e, b, f, bits) for a, b in zip(lefts, lefts if y is x else rights, strict=True))
     try:
         return math.ldexp(total, e + f - bits)
     except OverflowError:
@@ -62,15 +66,18 @@ def largest(x: Tensor) -> float:
     return float(torch.stack(x.aminmax()).abs().max()) if x.numel() else 0.0
 
 
-def shrunk(x: Tensor, exponent: int) -> Tensor:
-    """Return x · 2^(−exponent) in float64, without rounding if x is float32."""
+def scaled_down(x: Tensor, exponent: int) -> Tensor:
+    """Return x · 2^(−exponent) in float64, without rounding if x is float32.
+
+    The factor is applied in two steps, because 2^(−exponent) alone may be too small for float64.
+    """
     return x.double() * math.ldexp(1.0, -min(exponent, EXPONENTS)) * math.ldexp(1.0, -max(0, exponent - EXPONENTS))
 
 
-def whole(x: Tensor, e: int, y: Tensor, f: int, bits: int) -> int:
+def sum_of_floors(x: Tensor, e: int, y: Tensor, f: int, bits: int) -> int:
     """Return Σ floor(x y · 2^(bits − e − f)) for |x| < 2^e and |y| < 2^f. For float32 values, only the floor rounds."""
-    left = shrunk(x, e)
-    right = left if y is x else shrunk(y, f)
+    left = scaled_down(x, e)
+    right = left if y is x else scaled_down(y, f)
     return int((left * right * math.ldexp(1.0, bits)).floor().to(torch.int64).sum())
 
 
@@ -85,5 +92,5 @@ def distance(x: Tensor, y: Tensor) -> float:
     Differences are computed in float64, PIECE values at a time.
     """
     pieces = zip(x.reshape(-1).split(PIECE), y.reshape(-1).split(PIECE), strict=True)
-    apart = (a.double() - b.double() for a, b in pieces)
-    return math.sqrt(exact_sum(sum_of_squares(piece, of=piece.numel()) for piece in apart))
+    differences = (a.double() - b.double() for a, b in pieces)
+    return math.sqrt(exact_sum(sum_of_squares(piece, of=piece.numel()) for piece in differences))

@@ -1,15 +1,15 @@
 """Leave out of a round the payloads of peers that most other peers of this round accuse.
 
-Every message lists the peers that its sender accuses, for example because of their scores (scores/). For the messages M
-of a round that have a valid list, the payload of peer p does not count if
+Every message lists the peers that its sender accuses because of their scores (scores/). Let M be the set of peers whose
+messages of the round contain a valid list. The payload of peer p does not count if
 
-    votes_p = |{q ∈ M : q ≠ p, q accuses p}|;    votes_p ≥ 2  and  votes_p > (|M| − 1) / 2
+    votes_p ≥ 2  and  votes_p > (|M| − 1) / 2,    votes_p = |{q ∈ M : q ≠ p, q accuses p}|
 
-Every replica lands a round with the same messages, so all replicas leave out the same payloads, and no other message is
+Every replica lands a round with the same messages. So all replicas leave out the same payloads, and no other message is
 needed. Liars alone cannot have an honest peer left out of a round in which they send at most half of the other
-messages. The leader of a round can choose fewer messages, but then it can also leave out the honest peer's message
-itself. Votes of peers that are themselves left out count as well: otherwise the result would depend on the order of
-counting. If all payloads would be left out, none is.
+messages. The leader of a round can choose fewer messages, but it could also leave out the honest peer's message itself.
+Votes of peers that are themselves left out count as well: otherwise the result would depend on the order of counting.
+If the votes would leave out all of M, they leave out no peer.
 
 A message contains one additional tensor, ACCUSED, whose only part "ids" lists the accused peers:
 
@@ -35,9 +35,9 @@ from outerloop.types import Parts, Refusals, UserError, id_of
 ACCUSED = "accused peers"
 """Name of the additional tensor. No parameter has this name, because a module's name cannot contain a space."""
 MAX_ACCUSED = 64
-"""Maximum number of peers that one message accuses: those that were accused last."""
+"""Maximum number of peers that one message accuses. If there are more, the latest accusations are listed."""
 LEAST = 2
-"""Minimum number of votes, so that of three peers, one cannot exclude another."""
+"""Minimum number of votes against a peer. Otherwise, one of two peers could exclude the other."""
 HASH_BYTES = 8
 
 
@@ -46,7 +46,7 @@ class ExclusionVotes:
 
     Args:
         on: whether messages list accused peers; the same on all peers.
-        agrees: whether all peers land the same messages, with the same effect.
+        agrees: whether all peers land the same messages in a round, and a message has the same effect on all of them.
 
     Attributes:
         accused: names of the peers that this peer's next messages accuse, in the order of the accusations. The scorer
@@ -75,7 +75,7 @@ class ExclusionVotes:
         return {ACCUSED: {"ids": encode(self.accused)}} if self.on else {}
 
     def excluded(self, messages: Sequence[wire.Message]) -> Refusals:
-        """Return a map from peer to reason for the messages that do not count, given all valid messages of a round."""
+        """Return a map from peer to reason for the messages that do not count, given all messages of a round."""
         lists: dict[str, set[int]] = {}
         malformed: dict[str, str] = {}
         for message in messages if self.on else ():
@@ -87,7 +87,7 @@ class ExclusionVotes:
         return {**malformed, **voted_out(lists)}
 
     def accusers(self, messages: Sequence[wire.Message]) -> dict[str, set[str]]:
-        """Return a map from each accused peer to the peers that accuse it, for messages that count in a round."""
+        """Return a map from each accused sender to the senders that accuse it, for messages that count in a round."""
         found: dict[str, set[str]] = {}
         for message in messages if self.on else ():
             hashes = decode(message.parts[ACCUSED])

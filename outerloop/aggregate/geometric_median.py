@@ -5,9 +5,9 @@
     repeat L times:    ν = s · median_p ‖Δ̂_p − v‖;    w_p = 1 / max(ν, ‖Δ̂_p − v‖);    v ← Σ_p w_p Δ̂_p / Σ_p w_p
     ḡ = v
 
-The farther a contribution is from the others, the smaller is its weight, which limits how far a minority of peers can
-move v. s = 1e-3 limits the weight of a contribution that is equal to v. The paper starts from the mean. The
-coordinate-wise median is closer, so even a very large contribution has a small weight from the first iteration on.
+The farther a contribution is from v, the smaller is its weight. This limits how far a minority of peers can move v.
+s = 1e-3 limits the weight of a contribution that is equal to v. The paper starts from the mean. The coordinate-wise
+median is closer to most contributions, so a very large contribution has a small weight from the first iteration on.
 
 Not suitable for compressors with which each peer sends different coordinates, such as top-k: all contributions are then
 about equally far from each other. Rotated payloads (compress/rotated.py) are dense, so they work.

@@ -3,8 +3,9 @@
     ḡ_i = median_p Δ̂_p,i          for an even number of peers: the mean of the two middle values
 
 As long as fewer than half of the peers send wrong values, each ḡ_i stays between the smallest and the largest value of
-the others. This has a cost: if values are skewed or differ between peers, the median is not near the mean, and large
-values that only a minority of peers have are lost. So use it against peers that send wrong values, not by default.
+the others. This has a cost: if the distribution of a coordinate's values over the peers is skewed, the median is not
+near the mean, and large values that only a minority of peers have are lost. So use it against peers that send wrong
+values, not by default.
 
 Not suitable for compressors such as top-k, where each peer sends different coordinates: most values are then zero, and
 so is the median.
@@ -26,7 +27,10 @@ PIECE = 1 << 20
 
 
 def needs_aligned(reason: str) -> tuple[Requirement]:
-    """Return the requirement that all peers send the same coordinates. `reason`: why, and what to set instead."""
+    """Return the requirement that all peers send the same coordinates.
+
+    reason: end of the error message: why this is required, and what to set instead.
+    """
     why = f"with this compressor each peer sends different coordinates, {reason}"
     return (Requirement("compress", "aligned", True, why),)
 

@@ -8,10 +8,10 @@ For an even number of norms, the median is the lower of the two middle norms. Th
 larger one, so that one of two peers could set it alone.
 
 The factor is computed in float64 from norms that have the same bits on all machines (exact_norms.py). It is rounded to
-the dtype of the values before the multiplication, and each product is rounded once. So all code paths and all machines
-give the same result.
+the dtype of the values before the multiplication, and each product is rounded once. So this file and the kernels give
+the same bits on all machines.
 
-A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest peer.
+A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean at most as far as an honest peer.
 """
 
 from __future__ import annotations

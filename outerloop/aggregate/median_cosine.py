@@ -5,14 +5,16 @@
 
 Δ̂_p is the decoded payload of peer p. Medians are lower medians.
 
-A contribution gets the factor 0 if it is orthogonal or opposed to half of the others: one
-with a flipped sign, random noise, or values only where no other peer sends any. Honest contributions have similar c_p,
-so most of them have the factor 1. If m = 0, most contributions do not agree with most others, so that honest peers
-cannot be distinguished from liars. This is also the case for two peers whose cosine is not positive.
+A contribution gets the factor 0 if it is orthogonal or opposed to at least half of the others. Examples are
+contributions with flipped signs, random noise, and values only where no other peer sends any. Honest contributions have
+similar c_p, so most of them have the factor 1. If m = 0, at least half of the contributions do not agree with most of
+the others, so honest peers cannot be distinguished from liars. This is also the case for two peers whose cosine is not
+positive.
 
-Unlike trust.py, this needs no coordinate that most peers send, so it works for top-k and other sparse payloads: the
-cosine of two peers that select different coordinates is small, but positive. `of` is `senders` by default, which does
-not count the coordinates of a contribution with the factor 0.
+Unlike trust.py, this aggregate does not need coordinates that most peers send. So it works for top-k and other sparse
+payloads: the cosine of two peers that select mostly different coordinates is small, but positive. In
+configs/aggregate/median_cosine.yaml, `of` is `senders`, which does not count a contribution with the factor 0 as a
+sender.
 
 FLAME (arXiv 2101.02281) also compares peers by the cosines of all pairs, and clusters the peers by these cosines. Here
 exact_norms.py computes the cosines per tensor, with P (P − 1) / 2 scalar products for P peers, so all machines get the
@@ -20,7 +22,7 @@ same bits.
 
 This aggregate does not help against a liar whose contribution points in the direction of the others. Such a liar may
 copy or delay honest payloads, or train a back door in addition to the task. It may also follow the others just enough
-to reach the median cosine, and oppose them otherwise.
+to keep its weight, and oppose them otherwise.
 """
 
 from __future__ import annotations

@@ -1,25 +1,27 @@
 """Refuse or clip contributions whose norm is too large, and limit the weight of each peer's samples.
 
-A contribution cannot be verified, and one whose norm is far larger than all others would dominate the outer step. For a
+Nothing verifies a contribution, and one whose norm is far larger than all others would dominate the outer step. For a
 fragment and the peers p of a round, let ‖Δ̂_p‖ be the norm of p's contribution and n_p the number of samples that p
 reports:
 
-    m   lower median of the norms of this round, excluding zeros; a refused norm counts as larger than all others
-    h   largest m of the last 4 applied rounds of this fragment
+    m   lower median of the norms of this round, excluding zeros. A refused norm counts as larger than all others, but m
+        is at most the largest norm that is not refused
+    h   largest m of the last 4 landed rounds of this fragment
     s   lower median of the n_p, excluding zeros
-    r = m;  max(m, h) with two peers
+    r   usual norm: m, but max(m, h) with at most two norms
+    c   largest norm after clipping: min(m, 4 h), but 4 h with at most two norms, and m while there is no h
 
     refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
-    clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  with two peers 4 h, or m if there is no h yet
+    clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)
     weight     n_p ← min(n_p, 4 s)
 
-With two norms, one of the two peers alone could set the median. So with two peers, earlier rounds determine the usual
-norm. A norm of zero is ignored.
+With two norms, one of the two peers alone could set the median. So with at most two norms, earlier rounds determine the
+limits. Norms of zero are not counted.
 
 This limits how far one contribution moves the slow weights, but not in which direction. The attacks that it stops and
 those that it does not stop are in docs/explanation/threat-model.md. Everything is computed from norms that have the
-same bits on all machines (exact_norms.py) and from rounds that all replicas applied, so all peers refuse and clip the
-same contributions. Clipping to the median is from Covenant-72B, arXiv 2603.08163.
+same bits on all machines (exact_norms.py) and from rounds that all replicas have landed, so all peers refuse and clip
+the same contributions. Clipping to the median is from Covenant-72B, arXiv 2603.08163.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ MAX_SAMPLES = 1 << 40
 class Measured:
     """The input of a screen: the L2 norm and sample count of each contribution to a round, in peer-name order.
 
+    fragment: the fragment that the round exchanges.
     refused: number of contributions that were already refused and are not in the lists.
     own: index of this peer's contribution, or None if this peer sent none or the screen does not need it.
     """
@@ -65,7 +68,10 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """The lower median of the norms, where refused contributions count as larger than all others."""
+        """The lower median of the positive norms, where refused contributions count as larger than all others.
+
+        It is at most the largest norm in the list, also if most contributions were refused.
+        """
         norms = [norm for norm in self.norms if norm > 0]
         return min(median([*norms, *[math.inf] * self.refused]), max(norms, default=0.0))
 
@@ -78,7 +84,8 @@ class Measured:
 class NormScreen:
     """Screen pseudo-gradients by the rules in the module docstring.
 
-    The attribute `landed` contains the norms of landed rounds, which are equal on all replicas.
+    The attribute `landed` maps each fragment to the median norms of its last landed rounds. They are equal on all
+    replicas.
 
     Args:
         on: whether to clip norms and to limit sample counts. If False, contributions are not changed, and their norms
@@ -118,12 +125,12 @@ class NormScreen:
     def observe(self, round: Measured) -> None:
         """Store the median norm of a landed round.
 
-        With at most two contributions, nothing is stored if their norms differ by more than a factor of REFUSED (one
-        of them must then be wrong), or if one was refused before any norm of this fragment was stored.
+        With at most two norms, nothing is stored in two cases: if they differ by more than a factor of REFUSED, because
+        one of them must then be wrong, or if a contribution was refused before any norm of this fragment was stored.
         """
         norms = [norm for norm in round.norms if norm]
-        apart = bool(norms) and max(norms) > REFUSED * min(norms)
-        unsure = apart or (round.refused and not self.before(round.fragment))
+        too_different = bool(norms) and max(norms) > REFUSED * min(norms)
+        unsure = too_different or (round.refused and not self.before(round.fragment))
         if norms and (round.has_middle or not unsure):
             self.remember(round.fragment, [round.median])
 
@@ -136,7 +143,7 @@ class NormScreen:
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def usual_of_replicas(self) -> float:
-        """Return infinity as the usual distance between replicas: replicas that stay equal need no limit on it."""
+        """Return infinity: this screen is for replicas that stay equal, so their distances need no limit."""
         return math.inf
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,6 +29,6 @@ class RDA:
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the mean of P tensors of the same shape, scaled to their mean norm."""
         mean = divide(total(sent), len(sent))
-        short = norm(mean)
-        factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0
+        mean_norm = norm(mean)
+        factor = exact_sum(map(norm, sent)) / len(sent) / mean_norm if mean_norm else 0.0
         return (mean.double() * factor).to(mean.dtype)

@@ -7,8 +7,8 @@
 
 ρ is 1 if, for every coordinate, all peers that sent a value sent the same one, 0 if the values have nothing in common,
 and below 0 if they contradict each other. A coordinate that only one peer sent does not contribute, so in sparse
-payloads only coordinates chosen by several peers count. With dense payloads c_j = P, and ρ is the mean agreement of two
-peers: (1 / s − 1) / (P − 1) with the gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
+payloads only coordinates chosen by several peers count. With dense payloads, c_j = P and ρ = (1 / s − 1) / (P − 1) with
+the gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
 
 The sums are computed by exact_norms.py, so they do not depend on the number of threads or the GPU.
 """
@@ -27,15 +27,15 @@ from outerloop.kernels.portable import exact_sum
 
 
 def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
-    """Return how well peers agree on a fragment (ρ, at most 1), or None if no two peers sent the same coordinate.
+    """Return the agreement ρ of the peers on a fragment, at most 1, or None if no two peers sent the same coordinate.
 
     `fragment`: for each tensor, the contributions of all P peers, in peer-name order.
     """
-    common = shared = 0.0
+    numerator = denominator = 0.0
     for sent in fragment:
         sums = sums_of(sent)
-        common, shared = common + sums[0], shared + sums[1]
-    return common / shared if shared else None
+        numerator, denominator = numerator + sums[0], denominator + sums[1]
+    return numerator / denominator if denominator else None
 
 
 def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:

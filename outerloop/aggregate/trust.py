@@ -49,14 +49,14 @@ class Trust:
         reference = combine_sorted(sent, middle)
         length, length_P = norm(reference), [norm(x) for x in sent]
         weight_P = [max(0.0, cosine(x, reference, n * length)) for x, n in zip(sent, length_P, strict=True)]
-        whole = exact_sum(weight_P)
-        if not whole:
+        total_weight = exact_sum(weight_P)
+        if not total_weight:
             return reference
         radius = statistics.median_low([n for n in length_P if n])
         factor_P = [radius / n if n else 0.0 for n in length_P]
-        return weighted_sum(sent, [w / whole * factor for w, factor in zip(weight_P, factor_P, strict=True)])
+        return weighted_sum(sent, [w / total_weight * factor for w, factor in zip(weight_P, factor_P, strict=True)])
 
 
 def cosine(x: Tensor, y: Tensor, norms: float) -> float:
-    """Return the cosine of two tensors, or 0 if the product of their norms (`norms`) is 0 or infinite."""
+    """Return the cosine of two tensors, or 0 if it is undefined. `norms`: the product of their norms, ‖x‖ ‖y‖."""
     return sum_of_products(x, y, of=x.numel()) / norms if 0 < norms < math.inf else 0.0
