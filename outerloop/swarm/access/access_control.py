@@ -12,8 +12,8 @@ at a limited rate. The kinds are:
     ballots     a consensus message that cannot be accepted, or a history without proof
     manifests   the hash of a state manifest that lacks a valid signature by the donor that sent it
 
-Remote peers control how often refusals occur. So each (kind, sender) pair is logged at most once per QUIET_S, with the
-number of unlogged refusals since its previous line, and only the NAMES most recent pairs are remembered.
+Remote peers control how often refusals occur. So a (kind, sender) pair is logged at most once per QUIET_S. Its next log
+line contains the number of refusals since the previous one. Only the NAMES most recent pairs are remembered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from outerloop.types import UserError, printable
 logger = logging.getLogger(__name__)
 Kind = Literal["outsiders", "records", "requests", "payloads", "ballots", "manifests"]
 QUIET_S = 30.0
+"""Minimum time between two log lines about the same (kind, sender) pair."""
 NAMES = 1024
+"""Maximum number of (kind, sender) pairs that are remembered."""
 
 
 class RejectionLog:
@@ -42,7 +44,7 @@ class RejectionLog:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
         # (kind, sender) -> (time of the last log line, number of refusals since then)
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
 
     def note(self, kind: Kind, who: str, why: str) -> None:
         """Count a refusal, and log it unless a refusal of `who` of the same kind was logged within QUIET_S.
@@ -50,24 +52,24 @@ class RejectionLog:
         `who`: the sender's name or peer id, already verified. `why`: the reason, in one line.
         """
         self.of_kind[kind] += 1
-        told_s, more = self._told.pop((kind, who), (-QUIET_S, 0))
-        loud = self._now_s() - told_s >= QUIET_S
-        self._told[kind, who] = (self._now_s(), 0) if loud else (told_s, more + 1)
-        while len(self._told) > NAMES:
-            self._told.popitem(last=False)
-        if loud:
+        logged_s, unlogged = self._remembered.pop((kind, who), (-QUIET_S, 0))
+        is_due = self._now_s() - logged_s >= QUIET_S
+        self._remembered[kind, who] = (self._now_s(), 0) if is_due else (logged_s, unlogged + 1)
+        while len(self._remembered) > NAMES:
+            self._remembered.popitem(last=False)
+        if is_due:
             logger.warning(
                 "refused (%s) %s: %s%s",
                 kind,
                 printable(who),
                 printable(why),
-                f", and {more} before that" if more else "",
+                f", and {unlogged} before that" if unlogged else "",
             )
 
     @property
     def logged(self) -> list[tuple[str, str]]:
         """The remembered (kind, sender) pairs, sorted by the time of their last refusal."""
-        return list(self._told)
+        return list(self._remembered)
 
     def counters(self) -> dict[str, float]:
         """Return a mapping from metric name to number of refusals, in total and per kind."""
@@ -96,11 +98,15 @@ class AllowList:
     """The ids of the peers that may take part; test an id with `in`. An empty list means that the run is open to all.
 
     In a run with an allow-list, invited peers may take part as well (invite_register.py), some of them only up to a
-    certain round. `number` returns the number of this peer's current round, or None until it knows that.
+    certain round.
 
     Args:
         peers: ids from the configuration.
         own: this peer's id; added to the list if the list is not empty.
+
+    Attributes:
+        configured: `peers`, as a set.
+        number: function that returns the number of this peer's current round, or None until this peer knows it.
 
     Raises:
         UserError: if an entry is not a peer id, or `peers` is a string.
@@ -210,7 +216,7 @@ class AccessControl:
     def let_look(self, visitor: str) -> None:
         """Let a peer that showed a valid token read what the observer may read.
 
-        If there are more than MAX_VISITORS visitors, the first of them loses this permission.
+        If there are more than MAX_VISITORS visitors, the one that showed its token first loses this permission.
         """
         self._visitors[visitor] = None
         if len(self._visitors) > MAX_VISITORS:
@@ -219,9 +225,12 @@ class AccessControl:
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
         """Return whether to answer a stream from `remote`. If not, record the refusal in the rejection log.
 
-        `allowed(remote)` must be true. In addition, `remote` must be on the allow-list or invited, or use a protocol
-        that is open to it: the protocol for invites is open to all, those that an observer may read to observers and
-        visitors.
+        The answer is True if both hold:
+
+            `remote` may take part in the run, or uses a protocol that is open to it. The protocol for invites is open
+            to all peers. The protocols of the services that an observer may read are open to the observer and to
+            visitors
+            `allowed(remote)` is true
         """
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
         open_to = (INVITES, ROSTER, EXPELLED, CONTRIBUTORS, MANIFEST, CORPUS) if observes else (INVITES,)

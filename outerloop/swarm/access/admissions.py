@@ -1,7 +1,7 @@
 """Signed statements of listed peers about invited peers. Any peer can check them without asking another one.
 
-    admission    the listed peer `receiver` received this binding (invites.py) at this time, in this round
-    removal      an invited peer may no longer take part; if the removal is lifted, the peer may take part again
+    admission    a listed peer has received a binding (invites.py), which admits the peer that the binding names
+    removal      an invited peer may no longer take part or, if the removal is lifted, may take part again
     withdrawal   an invite may no longer be used; signed by its issuer, and final
 
 Each is valid in one run only.
@@ -29,7 +29,12 @@ from outerloop.swarm.validation import (
 
 @dataclass(frozen=True)
 class Admission:
-    """A binding, with the time and the round in which the listed peer `receiver` received it, signed by that peer."""
+    """The statement of a listed peer that it has received a binding.
+
+    receiver   id of the listed peer
+    at_s       Unix time of the receipt, by the clock of the receiver
+    number     number of the receiver's round at that time; 0 if it was not known
+    """
 
     binding: Binding
     receiver: str
@@ -153,7 +158,7 @@ class Withdrawal:
 
     @property
     def subject(self) -> tuple[str, bytes]:
-        """The issuer and the digest. A withdrawal of another peer's invite thus has no effect on that invite."""
+        """The issuer and the digest. So if another peer signs a withdrawal of the same invite, it has no effect."""
         return self.issuer, self.digest
 
     @property

@@ -3,17 +3,19 @@
     <identity>.rounds/agreement     the hard state
     <identity>.rounds/generation    the start count (identity.py, Life) of the last process that synced the hard state
 
-A peer that forgets a vote might vote twice in a round. So both files are synced before the identity file records that
-this process has a hard state, and `write` returns only after that record is synced. After a crash between these steps,
-the hard state is newer than the identity requires, which is harmless. If the hard state is instead missing, damaged, or
-from an earlier process than the identity requires, the identity is retired:
+A peer that forgets a vote might vote twice in a round. So before the first vote of a process, its files are synced in
+this order: both files above, then the identity file with the number of this start (`voted`). After a crash between
+these steps, the hard state is newer than the identity requires, which is harmless.
 
-    in a run with an allow-list   the run ends at once; the error states what to remove and how to change the list
+At each start, the peer checks that its hard state can be read and was written by the process with the number `voted` or
+by a later one. If not, the identity must not vote again:
+
+    in a run with an allow-list   the process ends at once; the error states what to remove and how to change the list
     in an open run                the peer gets a new key; the old file is renamed and kept
 
-The check misses one case: the disk was restored to a snapshot taken after the peer's last process had first voted. The
-messages of other peers reveal this case (equivocation.py). The check accepts the hard state of any session, because a
-run that is resumed as a whole forms a new session, in which no peer has voted.
+The check misses one case: the disk was restored to a snapshot that was taken after the peer's last process had voted
+for the first time. The messages of other peers reveal this case (equivocation.py). The check accepts the hard state of
+any session, because a run that is resumed as a whole forms a new session, in which no peer has voted.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ GENERATION = "generation"
 
 
 class HardStateFile:
-    """The hard-state file of the peer `own` (its name). `life`: this process, or None for a temporary identity."""
+    """The hard-state file of the peer with the name `own`.
+
+    `life`: this process. None: the identity is temporary, so nothing is recorded in an identity file.
+    """
 
     def __init__(self, disk: Disk, *, own: str, life: Life | None = None) -> None:
         self._disk = disk
@@ -57,7 +62,8 @@ class HardStateFile:
     async def write(self, hard_state: HardState) -> None:
         """Write the hard state, and return once it is synced to disk.
 
-        Raises UserError if this peer has already voted in the run under another name.
+        Raises UserError if this peer has already voted in the run under another name, that is, as the worker with
+        another index.
         """
         if self._life is None:
             await self._disk.write(NAME, hard_state.to_bytes())
@@ -93,7 +99,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_st
     Args:
         disk: opens the hard-state folder at a path.
         listed: whether the run has an allow-list.
-        on_status: called with a one-line message that states what was done.
+        on_status: called with a line that states what was done, if the identity was replaced or cannot be checked.
 
     Raises:
         UserError: if the hard state is lost and the run has an allow-list, which would not contain the new identity;
@@ -133,7 +139,7 @@ def generation_of(disk: Disk) -> int:
 
 
 def _readable(disk: Disk) -> HardState | None:
-    """Return the hard state on this disk, whatever its run and peer, or None if it cannot be read."""
+    """Return the hard state on this disk, of any run and any peer, or None if it cannot be read."""
     if NAME not in disk.names():
         return None
     content = bytes(disk.read(NAME))

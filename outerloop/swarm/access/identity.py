@@ -1,16 +1,16 @@
 """Identity of a peer: an Ed25519 key in a file in the run directory, so that a restarted worker keeps its peer id.
 
 libp2p reads its identity as the protobuf message PrivateKey{type, data}. For an Ed25519 key, the type is 1 and the data
-is the 32-byte seed followed by the 32-byte public key. hivemind itself would write an RSA-2048 key; Ed25519 signs four
-times faster, and its public key can be recovered from the peer id. The file ends with an extra field, which libp2p
-skips because it does not know it. The field holds two numbers:
+is the 32-byte seed followed by the 32-byte public key. hivemind itself would write an RSA-2048 key. An Ed25519 key
+signs four times faster, and its public key can be recovered from the peer id. The file ends with an extra field, which
+libp2p skips because it does not know it. The field holds two numbers:
 
     starts   number of starts of this peer, or a higher count that a copy of the key has used (incarnations.py)
     voted    number of the last start whose process synced its hard state (its votes); 0 if the peer has never voted
 
-Both numbers are stored with the key, so that every copy of the key includes them. A peer that has voted, but whose hard
-state is older than `voted` or missing, might vote twice in a round (hard_state_file.py). Files from earlier versions
-lack the extra field; it is added at the first start.
+Both numbers are stored with the key, so that every copy of the key includes them. A peer whose hard state is missing or
+older than `voted` might vote twice in a round (hard_state_file.py). Files from earlier versions lack the extra field;
+it is added at the first start.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.exists():
         make_folder(path.parent)
-        temporary = _written_beside(path, new_identity())
+        temporary = _write_temporary(path, new_identity())
         try:
             with suppress(FileExistsError):  # another worker created the file first, and its key is used
                 os.link(temporary, path)
@@ -155,18 +155,18 @@ def read_identity(path: Path) -> Ed25519PrivateKey:
 
 def set_aside(path: Path, *, peer_id: str) -> Path:
     """Rename a peer's identity file to make room for a new one, and return the path of the renamed file."""
-    aside = path.with_name(f"{path.name}.of-{peer_id}")
-    path.replace(aside)
+    renamed = path.with_name(f"{path.name}.of-{peer_id}")
+    path.replace(renamed)
     sync_folder(path.parent)
-    return aside
+    return renamed
 
 
 def _replace(path: Path, identity: Identity) -> None:
-    _written_beside(path, identity.to_bytes()).replace(path)
+    _write_temporary(path, identity.to_bytes()).replace(path)
     sync_folder(path.parent)
 
 
-def _written_beside(path: Path, content: bytes) -> Path:
+def _write_temporary(path: Path, content: bytes) -> Path:
     """Write `content` to a temporary file in the folder of `path`, sync it, and return its path."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:

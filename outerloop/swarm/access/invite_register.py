@@ -1,14 +1,18 @@
-"""The register of invited peers, removed peers and withdrawn invites: stored next to the identity (register_files.py),
-and enforced by the allow-list.
+"""Keep the register of invited peers, removed peers and withdrawn invites, and apply it to the allow-list.
 
-An admission counts if a listed peer issued the invite, a listed peer received the binding before the invite had
-expired, and the three signatures are valid. A removal counts if a listed peer signed it and the removed peer was
-invited. A peer can also remove a listed peer, but this removal counts only on the machine of the peer that signed it. A
-withdrawal counts if the listed peer that issued the invite signed it: no other peer knows an unused invite, and a
-withdrawal cannot be lifted. Which of several statements that count has an effect is in invited_peers.py.
+The register is stored next to the identity (register_files.py). A statement counts under these conditions:
+
+    admission    a listed peer issued the invite, a listed peer received the binding before the invite had expired, and
+                 the three signatures are valid
+    removal      a listed peer signed it, and the removed peer was invited. A peer can also remove a listed peer, but
+                 this removal counts only on the machine of the peer that signed it
+    withdrawal   the listed peer that issued the invite signed it, before the invite had expired. No other peer may sign
+                 it, because no other peer knows an unused invite, and because a withdrawal cannot be lifted
+
+If several statements about one peer or one invite count, invited_peers.py decides which of them has an effect.
 Statements of listed peers that are expelled are not accepted, but statements that were accepted before the expulsion
-remain. At each start, the register is checked again: an admission is dropped if its issuer or its receiver is no longer
-on the list.
+remain. At each start, the statements on disk are checked again: for example, an admission is dropped if its issuer or
+its receiver is no longer on the list.
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ from outerloop.swarm.validation import MalformedMessage
 
 logger = logging.getLogger(__name__)
 FUTURE_S = 600
-"""A removal or a withdrawal that is dated more than this number of seconds in the future is not accepted. Only a
-statement with a later date could lift such a removal."""
+"""A removal or a withdrawal that is dated more than this number of seconds in the future is not accepted. Otherwise, a
+removal could be dated so late that it cannot be lifted, because only a later statement lifts it."""
 
 
 class InviteRegister:
@@ -101,7 +105,7 @@ class InviteRegister:
         return new
 
     async def take_waiting(self) -> list[Statement]:
-        """Move the statements that commands have written into the register, and return the new ones."""
+        """Add the statements in the files that commands have written, remove these files, and return the new ones."""
         new = list[Statement]()
         for name in waiting(self._disk):
             try:
@@ -115,9 +119,10 @@ class InviteRegister:
         return new
 
     def forget_outdated(self) -> None:
-        """Drop the withdrawals that are no longer needed. The file changes when the register is stored the next time.
+        """Drop the withdrawals that are no longer needed. The file on disk changes when the register is next written.
 
-        Call this every few seconds: peers whose registers differ send each other all their statements.
+        Call this every few seconds, so that all peers drop a withdrawal at about the same time: peers whose registers
+        differ send each other all their statements.
         """
         self.peers = self.peers.without_outdated(now_s=self.now_s())
 

@@ -1,5 +1,6 @@
-"""The admissions, removals and withdrawals that a peer knows, merged so that all peers that know the same ones admit
-the same keys.
+"""Merge the admissions, removals and withdrawals that a peer knows.
+
+Peers that know the same statements admit the same keys:
 
     two keys, one invite    the admission that was received first counts. The other one is kept as well, as evidence
                             that the token was used twice
@@ -11,13 +12,16 @@ the same keys.
     two withdrawals         of one invite: the earlier one counts
 
 The result does not depend on the order in which the statements arrive. In particular, an admission that does not count
-is kept like any other, so it makes no difference which of an admission and a withdrawal is known first.
+is kept like any other, so an admission and a withdrawal have the same result in either order.
 
-The result depends on the clocks of the listed peers, because the times are those that these peers signed. If two listed
-peers receive bindings of one token before they hear of each other's, the binding counts that was received by the peer
-whose clock is behind. If the clock of a receiver is behind that of the issuer, a token counts as used that this peer
-received up to that much later than it was withdrawn, unless this peer knew the withdrawal: then it refuses the token,
-whatever the clocks are (InviteService.objection).
+The result depends on the clocks of the listed peers, because the times are those that these peers signed:
+
+    Two listed peers receive bindings of one token at about the same time, before either knows of the other's binding.
+    The binding with the earlier signed time counts, which may be the later one if that receiver's clock is behind.
+
+    A receiver's clock is N seconds behind the issuer's. A token that it receives up to N seconds after the withdrawal
+    counts as used before. But a receiver that knows the withdrawal refuses the token, whatever the clocks are
+    (InviteService.objection).
 """
 
 from __future__ import annotations
@@ -34,11 +38,12 @@ from outerloop.swarm.validation import MAX_PEERS
 
 Key = TypeVar("Key", bound=Hashable)
 MAX_PER_ISSUER = 64
-"""Maximum number of used invites of one listed peer, and of withdrawn ones. `outerloop invite` counts both, and that
-peer's unused tokens: the withdrawals of a peer that uses this command are never too many."""
+"""Maximum number of used invites of one listed peer, and separately of its withdrawn invites. `outerloop invite` limits
+the sum of both and of the unused tokens to the same number. So a peer that uses this command can withdraw each of its
+tokens."""
 MAX_ADMISSIONS = MAX_PEERS
-"""Maximum number of used invites, equal to the size of the largest roster, and of withdrawn invites. They take at most
-2.5 MB, on disk and in an answer to a poll."""
+"""Maximum number of used invites of a run, equal to the size of the largest roster, and separately of withdrawn ones.
+All statements together take at most 2.5 MB, on disk and in an answer to a poll."""
 MAX_PER_INVITE = 2
 """Number of admissions that are kept for one invite: two prove that the token was used twice."""
 KEEP_S = 30 * 86_400
@@ -50,8 +55,9 @@ longer may admit a key that the others then accept, because they have forgotten 
 class InvitedPeers:
     """The known statements. This object is immutable: each change returns a new one.
 
-    `admissions`: digest of the invite -> its admissions, in order. `removals`: peer id -> the latest removal.
-    `withdrawals`: issuer and digest of the invite -> the earliest withdrawal.
+    admissions    digest of the invite -> its admissions, the first one first
+    removals      peer id -> the latest removal
+    withdrawals   (issuer, digest of the invite) -> the earliest withdrawal
     """
 
     admissions: Mapping[bytes, tuple[Admission, ...]] = field(default_factory=dict)
@@ -65,7 +71,7 @@ class InvitedPeers:
         return self.with_admission(statement) if isinstance(statement, Admission) else self.with_removal(statement)
 
     def with_admission(self, admission: Admission) -> InvitedPeers:
-        """Return the known statements with this admission added, unless earlier ones exceed a limit with it.
+        """Return the known statements with this admission added. If a limit is exceeded, the latest one is left out.
 
         The admission must be valid.
         """
@@ -86,7 +92,7 @@ class InvitedPeers:
     def with_withdrawal(self, withdrawal: Withdrawal) -> InvitedPeers:
         """Return the known statements with this withdrawal added, unless an earlier one of this invite is known.
 
-        It is not added either if earlier ones exceed a limit with it. The withdrawal must be valid.
+        If a limit is exceeded, the latest withdrawal is left out. The withdrawal must be valid.
         """
         known = self.withdrawals.get(withdrawal.subject)
         if known is not None and known.order <= withdrawal.order:
@@ -101,10 +107,10 @@ class InvitedPeers:
         return self if len(kept) == len(self.withdrawals) else replace(self, withdrawals=kept)
 
     def needs(self, withdrawal: Withdrawal, *, now_s: float) -> bool:
-        """Return whether a withdrawal must be known at the Unix time `now_s`.
+        """Return whether a withdrawal must be kept at the Unix time `now_s`.
 
-        It must be until KEEP_S after the invite has expired, and as long as an admission is known that does not count
-        because of it.
+        It is kept until KEEP_S after the invite has expired. If an admission does not count because of it, it is kept
+        as long as this admission.
         """
         if now_s <= withdrawal.expires_s + KEEP_S:
             return True
@@ -152,14 +158,16 @@ class InvitedPeers:
         return withdrawal if withdrawal is not None and _refuses(withdrawal, admission) else None
 
     def number_by(self, issuer: str) -> int:
-        """Return the number of used and withdrawn invites of a listed peer."""
+        """Return the number of invites of a listed peer that were used, withdrawn, or both."""
         used = {invite for invite, admissions in self.admissions.items() if admissions[0].invite.issuer == issuer}
         return len(used | {one.digest for one in self.withdrawals.values() if one.issuer == issuer})
 
     def stopped_by(self, statement: Statement) -> tuple[Statement, set[str]]:
-        """Return the peers that may not take part because of a known statement, and the statement that shows them why.
+        """Return the proof to send to the peers that a known statement stops, and the ids of these peers.
 
-        An admission that does not count stops its own peer. What shows why is the withdrawal, or the first admission.
+        A peer is stopped if it may not take part because of the statement. A removal stops the removed peer and is its
+        own proof. An admission or a withdrawal stops all users of the invite that have no other invite which counts;
+        the proof is the withdrawal, or else the first admission with this invite.
         """
         if isinstance(statement, Removal):
             return statement, {statement.peer} & self.removed
@@ -197,9 +205,9 @@ def _refuses(withdrawal: Withdrawal, admission: Admission) -> bool:
 
 
 def _first_of_each_issuer(invites: Iterable[tuple[tuple[Any, ...], str, Key]]) -> list[Key]:
-    """Return the keys of the first MAX_PER_ISSUER invites of each issuer, and of these the first MAX_ADMISSIONS.
+    """Return the keys of the first MAX_PER_ISSUER statements of each issuer, and of these the first MAX_ADMISSIONS.
 
-    `invites`: (sort key, issuer, key of the invite); no two have the same sort key.
+    `invites`: for each invite, the sort key of its statement, the issuer, and the key to return. The sort keys differ.
     """
     kept = list[Key]()
     by_issuer: Counter[str] = Counter()

@@ -3,8 +3,9 @@
     invite    signed by a listed peer          the holder of this one-time key may admit one peer to the run
     binding   signed with the one-time key     the invite is used for this peer
 
-A token is an invite and the private one-time key, as text. Anyone who has the token can use it, so it is a secret. The
-private key never leaves the machine that uses the token: peers see the binding, which names one peer only.
+A token is the text that contains an invite and the private one-time key. Anyone who has the token can use it, so it is
+a secret. The machine that uses the token does not send the private key to any peer. It sends the binding, which names
+one peer only.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from outerloop.swarm.validation import (
 PREFIX = "oli1_"
 """First characters of a token, with the version of its format."""
 MAX_TOKEN = 1024
-"""Maximum number of characters of a token. One for a run with a name of ten characters has about 400."""
+"""Maximum number of characters of a token. A token for a run with a name of ten characters has about 400."""
 MAX_RUN = 64
 """Maximum number of characters of a run id."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
@@ -163,7 +164,7 @@ def may_look(invite: Invite, visitor: str, proof: object, signatures: Signatures
 
 @dataclass(frozen=True)
 class Binding:
-    """The statement of a one-time key that its invite is used for the peer with the id `peer`."""
+    """The statement, signed with a one-time key, that its invite is used for the peer with the id `peer`."""
 
     invite: Invite
     peer: str
@@ -187,7 +188,7 @@ class Binding:
 
 
 def digest_of_list(listed: Iterable[str]) -> bytes:
-    """Return the sha256 of a list of peer ids, whatever their order."""
+    """Return the sha256 of a list of peer ids. It does not depend on their order."""
     return hashlib.sha256(msgpack.packb(sorted(set(listed)))).digest()
 
 

@@ -1,13 +1,18 @@
 """Public names of peers: short texts that peers choose, signed by their keys so that other peers can pass them on.
 
     statement   msgpack of [text, time, signature];  signature over ["public_name", run, text, time]
-    time        Unix time in seconds of the start of the process that signed; of two statements of a peer, the later
-                counts. An empty text takes an earlier name back
+    text        the name. An empty text withdraws an earlier name
+    time        Unix time in seconds of the start of the process that signed. Of two statements of a peer, the later one
+                counts
 
-A name says nothing about who holds the key: any number of peers may have the same name, and none is reserved. So a name
-is always shown together with the peer id. It is shown in terminals, logs and pages, so a text is refused unless it is
-printable (which excludes line breaks, escape sequences, invisible characters and those that change the direction of
-text), short, in Unicode's normal form C, and without stacks of combining marks.
+A name does not prove who holds the key: any number of peers may have the same name, and no name is reserved. So a name
+is always shown together with the peer id. Names are shown in terminals, logs and pages. So a text is refused unless it
+
+    is printable, which excludes line breaks, escape sequences, invisible characters, and characters that change the
+        direction of text
+    has at most MAX_CHARACTERS characters
+    is in Unicode's normal form C, without spaces at its ends or several spaces in a row
+    has at most MAX_MARKS combining marks in a row
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from outerloop.types import UserError, printable
 
 CONTEXT = "public_name"
 MAX_CHARACTERS = 64
+"""Maximum number of characters of a name."""
 MAX_MARKS = 2
 """Maximum number of combining marks in a row. Languages need up to two; more draw over the lines above and below."""
 MAX_BYTES = 512
@@ -79,7 +85,7 @@ def normalized(text: str) -> str:
 
 
 def normal_form(text: str) -> str:
-    """Return a text in Unicode's normal form C, without spaces at its ends and repeated spaces."""
+    """Return a text in Unicode's normal form C, without spaces at its ends or several spaces in a row."""
     return re.sub(" +", " ", unicodedata.normalize("NFC", text)).strip(" ")
 
 

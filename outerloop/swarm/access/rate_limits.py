@@ -2,8 +2,8 @@
 
     Rate(burst, per_s)        the amount available at once, and the refill rate
     spend(remote, amount)     spend the whole amount or nothing, so that a refused request costs nothing
-    charge(remote, amount)    spend an amount that is known only afterwards: the balance may become negative, and
-                              nothing more can be spent until the bucket has refilled
+    charge(remote, amount)    spend an amount that is known only after the work is done: the balance may become
+                              negative, and nothing more can be spent until the bucket has refilled
 
 A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on a bucket
 that all non-members share. This bounds the total spending of all non-members without reducing what members may spend.

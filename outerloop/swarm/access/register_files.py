@@ -1,8 +1,8 @@
-"""The files of the register of invited and removed peers, and the form of its statements on disk and on the wire.
+"""Define the files of the register of invited and removed peers, and the form of statements on disk and on the network.
 
     identity.access/register       the admissions, removals and withdrawals that this peer knows (invited_peers.py)
     identity.access/removal-*      removals by `outerloop expel`, which the running peer moves into its register
-    identity.access/withdrawal-*   withdrawals by `outerloop invite --withdraw`, in the same way
+    identity.access/withdrawal-*   withdrawals by `outerloop invite --withdraw`, which are moved in the same way
     identity.access/issued         digest, expiry and name of the tokens that `outerloop invite` has printed
     identity.access/address        the addresses of the running peer, one per line, for `outerloop invite`
 
@@ -49,7 +49,7 @@ def stored(disk: Disk) -> list[Statement]:
 
 
 def read_statements(disk: Disk) -> list[Statement]:
-    """Return the statements on disk, unchecked, including those of commands that no running peer has read yet.
+    """Return the statements on disk, unchecked, including those that commands have written for the running peer.
 
     Raises UserError if a file is damaged.
     """
@@ -62,7 +62,7 @@ def read_statements(disk: Disk) -> list[Statement]:
 
 
 def waiting(disk: Disk) -> list[str]:
-    """Return the names of the files with statements of commands that the running peer has not read yet."""
+    """Return the names of the files that commands have written and that the running peer has not read yet."""
     return sorted(name for name in disk.names() if name.startswith((REMOVAL, WITHDRAWAL)))
 
 
@@ -75,7 +75,7 @@ def read_waiting(disk: Disk, name: str) -> Removal | Withdrawal:
 
 
 async def write_waiting(disk: Disk, statement: Removal | Withdrawal) -> None:
-    """Write a statement for the running peer. Each statement has its own file, so none is deleted before it is read."""
+    """Write a statement for the running peer to a file of its own, so that it is read before the file is removed."""
     if isinstance(statement, Withdrawal):
         name = f"{WITHDRAWAL}{statement.digest[:8].hex()}-{statement.at_s}"
     else:

@@ -4,8 +4,9 @@
     signature   over DOMAIN | msgpack of [context, run, field, ...]       (|: concatenation of bytes)
 
 A stream proves only the identity of the peer at its remote end, so data that is forwarded, stored or read from the DHT
-needs a signature. The context and the run precede all fields, and msgpack prefixes each field with its length. So a
-signature made for one purpose, run or round is not valid for another.
+needs a signature. The signed bytes begin with the context (the purpose of the statement) and the run, and msgpack
+prefixes each field with its length. So a signature made for one purpose or run is not valid for another. Statements
+about a round contain its number as a field.
 """
 
 from __future__ import annotations

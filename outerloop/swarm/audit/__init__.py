@@ -1,1 +1,1 @@
-"""Audits of inner steps: peers commit to their states, and others replay a window of steps that a commit selects."""
+"""Audit inner steps: a peer commits to its states, and another peer replays a window of steps that a commit selects."""

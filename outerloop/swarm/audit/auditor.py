@@ -4,9 +4,10 @@
     leaf differs  -> the second auditor is notified and replays the same window
     both differ in the same leaf -> evidence -> every peer that knows the picks expels the audited peer
 
-All verdicts are written to a file, one JSON line each. A peer that does not send what its root commits to gets the
-verdict "refused", which has no other effect: a slow link or a restart looks the same. An auditor that is itself unable
-to audit, because it has no states after a restart or because its earlier audits took too long, gives no verdict.
+All verdicts are written to a file, one JSON line each. A peer that commits to no states, or does not send the states
+that it committed to, gets the verdict "refused". It has no further effect, because a slow link or a restart looks the
+same. An auditor that cannot audit gives no verdict, for example if it has recorded no state since its restart, or if
+its earlier audits took too long.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Contents = Sequence[tuple[str, bytes | memoryview]]
 PICKS_KEPT = 64
 """Number of rounds whose picks are remembered, so that evidence about them can be checked."""
 QUEUED = 4
-"""Maximum number of audits that this peer has waiting or under way; it does not carry out further ones."""
+"""Maximum number of audits of this peer that wait or are in progress. Further audits are dropped."""
 COUNTS = ("audits_matching", "audits_differing", "audits_refused")
 """Names of the counters of this peer's verdicts."""
 FAILURES = (BrokenStream, Unreachable, TimeoutError, ContentUnavailable, MalformedMessage)
@@ -94,8 +95,8 @@ class Auditor:
     def landing(self, number: int, contents: Contents) -> list[tuple[str, bytes | memoryview]]:
         """Return the wire messages in the payloads of a decided round, and begin the audits that its commit demands.
 
-        A payload without a valid header yields an empty message, which cannot be decoded: otherwise, a peer could omit
-        the header to avoid audits.
+        For a payload without a valid header, an empty message is returned. It cannot be decoded, so the payload does
+        not count. Otherwise, a peer could omit the header to avoid audits.
         """
         parts = [(peer, *split(content)) for peer, content in contents]
         headers = {peer: header for peer, header, _ in parts if header}
@@ -114,7 +115,7 @@ class Auditor:
         return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
-        """Return whether evidence consists of verdicts by the two auditors that a commit known to this peer picked."""
+        """Return whether evidence is about an audit that this peer knows, by the auditors that its commit picked."""
         pick = self.picks.get(evidence.number, {}).get(evidence.peer)
         if pick is None or set(evidence.auditors) != set(pick.auditors):
             return False

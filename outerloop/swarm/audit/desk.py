@@ -1,4 +1,4 @@
-"""Pass leaves from the trainer's thread to the network thread, and orders to replay in the other direction."""
+"""Pass audit data between two threads: leaves from the trainer to the network, and orders to replay back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
 
 ROUNDS_KEPT = 2
-"""Number of rounds, in addition to the current one, whose states a peer can still send."""
+"""Number of rounds before the current one whose states a peer keeps for its auditors."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ A header, which contains the root, precedes the wire message in a payload. The p
     header   MAGIC | number of leaves, u32, big-endian | root | machine class
 
 If a peer has no leaves for a round, because it was restarted or is behind, the header states 0 leaves and a root of
-zeros. A list of leaves is short enough to be sent as a whole, so a single hash of the list is enough as a commitment,
-and no tree of hashes is needed.
+zeros. The leaves of a round are so few that they are always sent together. So one hash of them all is a sufficient
+commitment, and no tree of hashes is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define which peers are audited after a round, in which window, and by whom. All who know the commit get this result.
+"""Define which peers are audited after a round, in which window, and by whom. All peers compute this from the commit.
 
     h          = SHA-256(DOMAIN | commit | peer),  r_k = h[8 k : 8 k + 8] as a big-endian integer
     audited    if r_0 < q · 2^64                    q: exchange.audit

@@ -4,8 +4,9 @@
                                      round before; or {}: this peer has no record of that round
     {number, peer, verdict} ->    a notice from the first auditor of `peer` to the second; no answer
 
-Only the auditors that the commit of the round picked for this peer get an answer, and the states are sent by service
-`bulk` of RUN/audit to them alone. A request waits until this peer knows the commit.
+Only the auditors that the commit of the round picked for this peer get an answer. They download the state with the
+`bulk` service of the run id RUN/audit, which serves these auditors only. A request waits until this peer knows the
+commit, for at most half of POLL_S.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MalformedMessage, checked_int, id_of, row
 
 UPLOAD_SHARE = 0.5
-"""Share of exchange.max_mbit that states for auditors may use, so that payloads never wait long for them."""
+"""Share of exchange.max_mbit for uploads of states to auditors, so that these do not delay payloads for long."""
 Answer = tuple[list[Leaf], list[Leaf], tuple[bytes, bytes, bytes]]
 """The leaves of a round, those of the round before, and the state before the picked window."""
 
@@ -34,7 +35,7 @@ class AuditRpc(RpcService):
 
     allowed    returns whether a peer (id) may take part in the run
     picks_of   waits until this peer knows the commit of a round, and returns its audits by name of the audited peer
-    judged     called with a first auditor's id, the audit, and the verdict that it sent to this peer
+    judged     called with the id of a first auditor, the audit, and the verdict that it sent to this peer, unchecked
     """
 
     service = "audit"

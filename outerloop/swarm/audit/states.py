@@ -1,8 +1,8 @@
 """Keep on disk the states from which auditors replay the windows of recent rounds.
 
 Each part of a state is a file that is named by the SHA-256 of its content. A round of H inner steps with a leaf every J
-steps takes ceil(H / J) states: one for each leaf except the last one, after which there is no window to replay. Each
-state is as large as the weights and the optimizer's state together.
+steps needs ceil(H / J) states on disk: one for each leaf except the last one, after which there is no window to replay.
+Each state is as large as the weights and the optimizer's state together.
 """
 
 from __future__ import annotations

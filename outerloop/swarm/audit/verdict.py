@@ -1,7 +1,7 @@
 """Define an auditor's signed verdict on one window of a peer's round.
 
-    leaf     first differing leaf, MATCH if all replayed leaves are equal, or REFUSED if the peer did not send what its
-             root commits to
+    leaf     number of the first leaf that differs, MATCH if all replayed leaves are equal, or REFUSED if the peer did
+             not send the states that it committed to, or committed to none
     signed   (VERDICT, session, auditor, number, peer, commit, root, leaf)
 
 A single verdict proves nothing: it is only the claim of one auditor. If both auditors that the commit picked name the

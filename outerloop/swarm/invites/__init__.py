@@ -1,1 +1,1 @@
-"""Admission of invited peers to a run with an allow-list, and removals by `outerloop expel`."""
+"""Admit invited peers to a run with an allow-list, and spread removals (`outerloop expel`) and withdrawals."""

@@ -1,5 +1,7 @@
-"""Keep the allow-list of a running peer up to date: removals and withdrawals by the commands `outerloop expel` and
-`outerloop invite`, and invites if the run has them."""
+"""Keep the allow-list of a running peer up to date.
+
+It changes because of removals (`outerloop expel`) and withdrawals (`outerloop invite --withdraw`) and, in a run with
+exchange.invites=true, because of used invites."""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class AccessUpdates:
         self._tasks = BackgroundTasks()
 
     async def serve(self, addresses: Sequence[str]) -> None:
-        """Apply what commands have written while this peer was off, and start the service and the checks.
+        """Apply the statements that commands wrote while this peer was off, and start the service and the checks.
 
         `addresses`: this peer's addresses, which are stored for `outerloop invite`.
         """

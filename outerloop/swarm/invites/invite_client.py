@@ -31,7 +31,7 @@ class InviteRefused(Exception):
 async def look(transport: Transport, receiver: str, token: Token, *, peer: str) -> list[str]:
     """Show a token to a listed peer, and return that peer's exchange.allow.
 
-    After that, this peer may read the settings of the run.
+    After that, the listed peer lets this peer read the settings of the run.
 
     `peer`: id of the peer that will use the token, if it has a key already, or "".
 

@@ -5,16 +5,18 @@
                           {known}               ->   <- {count}, then each known statement in its own frame
                           {tell}                ->                             tell: one statement
 
-The first two requests are for machines that are not in the run yet. After a look, the asking machine may read the
-roster and the run manifest. A use contains a binding (invites.py), which names the peer to admit. The peer that
-receives the binding must be listed. It signs that it received the binding, stores the admission, and sends it to the
-other peers. A repeated use for the same peer is answered only with the statements about that peer, because everybody in
-the run has seen the binding and could send it again.
-The third request is answered only to peers that may take part. `known`: sha256 of the asking peer's statements; if both
-peers know the same statements, none are sent. Any peer may send the fourth request, because the signatures in a
-statement prove that it is genuine (invite_register.py).
+The first two requests are for machines that are not in the run yet. Only a listed peer accepts them.
 
-`refused` is one of the words in invitation.py, which says what to do.
+    look    shows a token. Afterwards, the asking machine may read the roster, the run manifest, the contributions, the
+            expelled peers, and the index of the training data
+    use     contains a binding (invites.py), which names the peer to admit. The receiver signs that it received the
+            binding, stores this admission, and sends it to the other peers. A repeated use for the same peer is
+            answered only with the statements about that peer, because any peer of the run could repeat the request
+    known   sha256 of the asking peer's statements. If both peers know the same statements, none is sent. Answered only
+            to peers that may take part
+    tell    may be sent by any peer, because the signatures in a statement prove that it is genuine (invite_register.py)
+
+`refused` is one word. commands/join/invitation.py maps it to a message that states what to do.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from outerloop.swarm.validation import MalformedMessage
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
-"""Pause between two polls. Each poll goes to one random peer, so this peer sends six polls per minute."""
+"""Pause between two polls, of which each asks one random peer. So this peer sends about six polls per minute."""
 STATEMENTS, STATEMENTS_OF_STRANGERS = Rate(burst=64, per_s=1), Rate(burst=64, per_s=4)
 """Rate limits for the statements that this peer receives: per sender, and in total for all senders that may not take
 part in the run. Checking a statement takes up to 1 ms; a new and valid one is also written to disk and sent to all
@@ -61,7 +63,7 @@ class InviteService(RpcService):
         super().__init__(transport, run=run)
         self._protocol = PROTOCOL
         self._register, self._run, self._trust = register, run, transport.trust
-        self._told, self._polled = (
+        self._received, self._polled = (
             Budget(STATEMENTS, STATEMENTS_OF_STRANGERS, is_member=self._trust.allow.__contains__, now_s=loop_s)
             for _ in range(2)
         )
@@ -70,7 +72,10 @@ class InviteService(RpcService):
         self._sending = BackgroundTasks()
 
     async def keep_up(self) -> None:
-        """Poll all peers, then one random peer at a time, until cancelled."""
+        """Poll all peers once, then one random peer at a time, until cancelled.
+
+        If this peer was invited, it first sends its own admission to all peers, because some may not know it.
+        """
         polled: Sequence[str] = self._others()
         self.tell([one for one in self._register.peers.used if one.peer == self._transport.peer_id])
         while True:
@@ -80,9 +85,9 @@ class InviteService(RpcService):
             polled = [self._random.choice(others)] if others else []
 
     def objection(self, invite: Invite, *, peer: str) -> str:
-        """Return why this peer does not accept an invite for `peer` ("" if the peer is not known yet), as one word.
+        """Return one word that states why this peer does not accept an invite, or "" if it accepts the invite.
 
-        Returns "" if this peer accepts the invite.
+        `peer`: id of the peer to admit, or "" if it is not known yet.
         """
         peers, allow = self._register.peers, self._trust.allow
         if self._transport.peer_id not in allow.configured:
@@ -163,15 +168,15 @@ class InviteService(RpcService):
 
     async def _receive(self, remote: str, statement: Statement) -> None:
         """Accept a statement that a peer has sent and, if it is new, send it to the other peers."""
-        if lacking := self._told.spend(remote):
+        if lacking := self._received.spend(remote):
             self._trust.refusals.note("requests", lacking, TOO_MANY)
             return
         self.tell(await self._add(remote, [statement]), received_from=remote)
 
     async def _poll(self, peer: str) -> None:
-        """Ask a peer for its statements. For each new one, notify the peers that it stops.
+        """Ask a peer for its statements, and send each new one to the peers that it stops.
 
-        The new statements are not sent to other peers, because those poll as well.
+        They are not sent to all peers, because all peers poll.
         """
         if lacking := self._polled.lacking(peer):
             self._trust.refusals.note("requests", lacking, TOO_MANY)
@@ -200,10 +205,10 @@ class InviteService(RpcService):
             self._notify_stopped(statement)
 
     def _notify_stopped(self, statement: Statement) -> None:
-        """Send to the peers that a statement stops why they must stop.
+        """Send the proof to the peers that a statement stops.
 
-        A removed peer learns it from its own removal. If a token was used twice, the second peer learns it from the
-        admission of the first peer; if it was withdrawn before, the peer that used it learns it from the withdrawal.
+        A removed peer receives its removal. If a token was used twice, the second peer receives the admission of the
+        first one. If a token was withdrawn before it was used, the peer that used it receives the withdrawal.
         """
         self._start_sending(*self._register.peers.stopped_by(statement))
 
