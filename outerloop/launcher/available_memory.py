@@ -12,9 +12,10 @@ CGROUP_FILES = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "total_inactive_file"),
 }
-"""File with the memory limit -> file with the usage, and the field of memory.stat with the part that can be freed.
+"""File with the memory limit -> file with the used memory, and a field of memory.stat, all in bytes.
 
-The kernel frees that part of the usage if memory is short. The first row is cgroup v2, the second v1.
+The field contains the part of the used memory that the kernel frees when memory is short. The first row is for cgroup
+v2, the second one for v1.
 """
 
 
@@ -31,10 +32,10 @@ def cgroup_bytes(folder: Path) -> int | None:
     """Return the number of bytes that the cgroup in `folder` still allows, or None if it sets no limit."""
     for limit, (usage, reclaimable) in CGROUP_FILES.items():
         try:
-            most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+            limit_bytes, used_bytes = int((folder / limit).read_text()), int((folder / usage).read_text())
             stat = (folder / limit).with_name("memory.stat").read_text()
         except (OSError, ValueError):  # not this version of cgroup, or "max"
             continue
         cache = re.search(rf"^{reclaimable} (\d+)$", stat, re.MULTILINE)
-        return max(0, most - used + (int(cache[1]) if cache else 0))
+        return max(0, limit_bytes - used_bytes + (int(cache[1]) if cache else 0))
     return None

@@ -1,4 +1,8 @@
-"""Download the corpus of a run from its peers: the index before the user is asked, the shards before training."""
+"""Download the corpus of a run from its peers.
+
+`outerloop join` downloads the index before it asks the user whether to join. The shards are downloaded later, before
+training starts.
+"""
 
 from __future__ import annotations
 
@@ -154,5 +158,5 @@ def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:
 
 
 def run_id(config: DictConfig) -> str:
-    """Return the run's name as protocol names contain it: exchange.run, or "default" if it is not set."""
+    """Return the name of the run that is part of protocol names: exchange.run, or "default" if it is not set."""
     return str(config.exchange.get("run") or "default")

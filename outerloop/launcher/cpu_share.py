@@ -1,10 +1,10 @@
 """Choose the number of CPU threads of a worker: its share of the available cores, limited to what its model can use.
 
     share    cores that affinity and the cgroup quota allow / (concurrent runs of a sweep x processes of a run)
-    threads  min(share, OMP_NUM_THREADS, parameters x tokens of a pass / GRAIN), at least 1
+    threads  min(share, OMP_NUM_THREADS, parameters x tokens of one pass / GRAIN), at least 1
 
-With a second thread, the steps of a model with half a million parameters are 1.2 times as fast. But they are slower
-than with one thread if another program uses the second core, because all threads wait for the slowest one at the end of
+With a second thread, the steps of a model with half a million parameters are 1.2 times as fast. But if another program
+uses the second core, they are slower than with one thread, because all threads wait for the slowest one at the end of
 every operation. Small models therefore use one thread.
 """
 
@@ -40,7 +40,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def useful_threads(params: int, tokens: int) -> int:
-    """Return the number of threads that a model can use, at least 1. `tokens`: tokens of a pass."""
+    """Return the number of threads that a model can use, at least 1. `tokens`: tokens of one forward pass."""
     return max(1, int(params * tokens / GRAIN))
 
 

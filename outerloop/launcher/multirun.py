@@ -119,7 +119,7 @@ def refusal_file(folder: Path) -> Path:
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Return every combination of the swept overrides. A continuous interval is represented by its start.
+    """Return every combination of the swept overrides. Of a continuous interval, only the start is returned.
 
     Hydra's own settings are left out, except for the search path, which may add choices for options.
     """

@@ -24,9 +24,9 @@ LEAVE_S = 30
 
 
 def worker_pythonpath() -> str:
-    """Return the PYTHONPATH that makes workers import this copy of outerloop.
+    """Return the PYTHONPATH with which workers import this copy of outerloop.
 
-    Workers do not search the current folder (python -P), which may be where this copy is.
+    It is needed if this copy is in the current folder, which workers do not search (python -P).
     """
     package_parent, inherited = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [package_parent if package_parent not in sys.path else "", inherited]))

@@ -31,7 +31,11 @@ def make_sinks(config: DictConfig) -> Sinks:
 
 
 def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
-    """Return a run's metadata for its sinks. In a sweep, its name lists the swept options; the group is the sweep."""
+    """Return a run's metadata for its sinks.
+
+    In a sweep, the name of the run lists the swept options, and its group is the name of the sweep. Otherwise, its name
+    is that of the run directory, and its group is exchange.run.
+    """
     swept = swept_options()
     sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
     options = {key.rpartition(".")[2]: value for key, value in (swept or {}).items() if key != "recipe"}

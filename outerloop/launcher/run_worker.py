@@ -186,8 +186,8 @@ def sequences_per_pass(config: DictConfig, ranks: int) -> int:
 def run_once(path: Path, what: str) -> Iterator[bool]:
     """Let one process at a time enter the block, and yield whether this process must do the task `what`.
 
-    The file `path` stores the task that was completed last. If the block raises or the process is killed, the task does
-    not count as completed.
+    The file `path` contains the name of the task that was completed last: if it is `what`, False is yielded. If the
+    block raises or the process is killed, the task does not count as completed.
     """
     with path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released at the latest when the process ends

@@ -1,4 +1,7 @@
-"""`outerloop train`: report a finished run; else bring the data, check the settings, train, and write the results."""
+"""`outerloop train`: bring the data to this machine, check the settings, train, and write the results.
+
+If the run is already finished, only its results are printed.
+"""
 
 from __future__ import annotations
 

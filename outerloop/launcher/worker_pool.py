@@ -4,9 +4,12 @@ A pool puts all events of its workers into one queue. A worker that cannot conti
 worker ends without sending a last event, the pool sends {"event": "died"}. `stop` asks the workers to leave at once,
 and `join` waits until all have ended.
 
-To end with a checkpoint, `request_stop` makes all workers wait before their next inner step; each sends {"event":
-"stopping", "step": inner steps begun, "blocked": why it cannot end the last of them, or ""}. `stop_after` lets them
-train up to a common step, save and leave (stop_point.py). `request_stop` may be repeated until the workers have left.
+To end with a checkpoint (stop_point.py):
+
+    request_stop   makes all workers wait before their next inner step. Each sends {"event": "stopping", "step": number
+                   of inner steps that it has begun, "blocked": why it cannot end the last of them, or ""}. May be
+                   repeated until the workers have left
+    stop_after     lets all workers train up to a common step, save and leave
 """
 
 from __future__ import annotations

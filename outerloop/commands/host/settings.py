@@ -25,7 +25,7 @@ from outerloop.types import UserError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 """Form of a run's name, which also becomes the name of a folder, a systemd unit and a container."""
 ROUNDS = 100_000
-"""Number of rounds of an open run, unless the user sets it: so many that the run lasts until it is stopped."""
+"""Number of rounds of an open run, unless the user sets it. It is so large that the run lasts until it is stopped."""
 GATHER, GOSSIP = EXCHANGES
 AGGREGATE = "median_cosine"
 """Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
@@ -69,15 +69,16 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
 
 
 def default_exchange(typed: Sequence[str]) -> str:
-    """Return the exchange of an open run: gossip if the recipe that the user typed gossips, otherwise gather."""
+    """Return the exchange of an open run: gossip if the recipe that the user typed uses gossip, otherwise gather."""
     return GATHER if capabilities(load.load(recipe_overrides(typed))).agrees else GOSSIP
 
 
 def default_aggregate(typed: Sequence[str]) -> list[str]:
-    """Return the override that sets the aggregate of an open run, or no override if it does not suit the recipe.
+    """Return the override aggregate=AGGREGATE, or no override if this aggregate does not suit the recipe.
 
-    It suits a recipe whose own aggregate is the one that AGGREGATE applies after weakening payloads: nothing else
-    changes then. The aggregates of the recipes accept payloads of any direction (docs/explanation/threat-model.md).
+    AGGREGATE weakens payloads and then applies another aggregate. It suits a recipe that uses this other aggregate by
+    itself, because then nothing else changes. The override is needed because the aggregates of the recipes accept
+    payloads of any direction (docs/explanation/threat-model.md).
     """
     if default_exchange(typed) != GATHER:
         return []
@@ -89,7 +90,7 @@ def default_aggregate(typed: Sequence[str]) -> list[str]:
 def default_scores(typed: Sequence[str]) -> dict[str, Any]:
     """Return the options with which peers of an open run score payloads and vote.
 
-    {} if payloads cannot be scored, or if the user set exclude_accused=false or scores.payloads=0.
+    Return {} if payloads cannot be scored, or if the user set exclude_accused=false or scores.payloads=0.
     """
     config = load.load([*to_overrides(SCORES), *typed])
     parts = {"method": make(config.method), "schedule": make(config.schedule), "exchange": capabilities(config)}
@@ -101,7 +102,7 @@ def default_scores(typed: Sequence[str]) -> dict[str, Any]:
 
 
 def recipe_overrides(typed: Sequence[str]) -> list[str]:
-    """Return the overrides that choose the recipe, out of those that the user typed."""
+    """Return those of the user's overrides that choose the recipe."""
     return [text for text in typed if parse_overrides([text])[0].key_or_group == "recipe"]
 
 

@@ -1,6 +1,7 @@
-"""The tokens that `outerloop invite` has printed on this machine: the file ISSUED next to the key of their issuer.
+"""List the tokens that `outerloop invite` has printed on this machine.
 
-The file has the digest, the name and the expiry of each token, but not the token, which is a secret.
+The file ISSUED, next to the key of the worker that issued them, contains the digest, the name and the expiry of each
+token. It does not contain the token itself, which is a secret.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def token_lines(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> I
 
 
 def refused(peers: Sequence[str]) -> str:
-    """Return which peers used a token after it had been withdrawn, for the end of its line."""
+    """Return the end of a token's line: which peers used it after it had been withdrawn; "" if there are none."""
     return f"; {' and '.join(peers)} used it later and may not take part" if peers else ""
 
 

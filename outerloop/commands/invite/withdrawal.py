@@ -45,7 +45,7 @@ def withdraw(run: ListedRun, given: str, *, now_s: float) -> str:
 def find(run: ListedRun, given: str, *, now_s: float) -> tuple[ListedWorker, IssuedToken]:
     """Return the token with this name, id or text, and the worker that has issued it.
 
-    Of several tokens with one name, the only one that is unused is returned, or if all are used up, the newest one.
+    If several tokens have the name, the unused one is returned. If none of them is unused, the newest one is returned.
 
     Raises UserError if there is no such token, or if several unused ones have the name.
     """
@@ -84,7 +84,10 @@ def of_text(run: ListedRun, text: str) -> tuple[ListedWorker, IssuedToken]:
 
 
 def not_issued(run: ListedRun, given: str) -> NoReturn:
-    """Raise UserError because this machine knows no token with this name or id. A machine may have used it long ago."""
+    """Raise UserError, because this machine has no token with this name or id.
+
+    The error names the user of the token if a machine used it so long ago that it has been dropped from the file.
+    """
     peers = peers_of(run.workers[0])
     for one in peers.used:
         if given and given == one.invite.name:

@@ -51,7 +51,7 @@ REFUSALS = {
 class Invitation:
     """An invite, the peer at which this machine uses it, and this machine's key file.
 
-    `listed`: the run's allow-list, known after `ask_peer`.
+    `listed`: the run's allow-list. It is empty until `ask_peer` has received it.
     """
 
     def __init__(self, token: Token, address: str, identity: Path) -> None:
@@ -98,15 +98,15 @@ class Invitation:
 
     @contextmanager
     def sources(self) -> Iterator[tuple[ObserverNode, list[str]]]:
-        """Yield a node and the ids of the peers that answer it, to read the index of the training data.
+        """Yield a node and the ids of the peers from which it can read the index of the training data.
 
-        The node has shown the token to the only such peer, which therefore answers.
+        There is only one such peer: the one to which the node has shown the token.
         """
         with self._looking() as node:
             yield node, [self._receiver]
 
     def use(self) -> None:
-        """Have this machine's key admitted, and store the admission next to the key, which is created if absent.
+        """Create this machine's key if there is none, have it admitted, and store the admission next to it.
 
         Raises UserError if the invite is not accepted, or if the peer does not answer.
         """
@@ -125,7 +125,7 @@ class Invitation:
 
     @contextmanager
     def _looking(self) -> Iterator[ObserverNode]:
-        """Connect to the peer and show the token, so that the peer lets this machine see the settings of the run."""
+        """Connect to the peer and show the token, so that the peer lets this machine read the settings of the run."""
         own = Signatures.of(self._identity).peer_id if self._identity.exists() else ""
         with self._visiting() as node:
             listed = node.call(look(node, self._receiver, self._token, peer=own), timeout_s=2 * OPEN_S)
@@ -142,7 +142,7 @@ class Invitation:
 
     @contextmanager
     def _visiting(self) -> Iterator[ObserverNode]:
-        """Connect to the peer as a visitor with a new key. Errors become UserErrors."""
+        """Connect to the peer as a visitor with a new key. Refusals and network errors are raised as UserErrors."""
         try:
             with visit() as node:
                 self._dial(node)

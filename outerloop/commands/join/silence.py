@@ -1,4 +1,4 @@
-"""Explain why no peer answers at an address, by means of a plain TCP connection to its host and port."""
+"""Find out why no peer answers at an address: try a plain TCP connection to its host and port."""
 
 from __future__ import annotations
 

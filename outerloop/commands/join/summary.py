@@ -20,8 +20,8 @@ SHOWN_ELSEWHERE = (
     *("recipe", "exchange", "model", "rounds", "schedule.sync_every", "exchange.run", "exchange.peers"),
     "exchange.max_blob_bytes",
 )
-"""Options that the line "other values" omits, because other lines show them or, as for the size limit of payloads,
-because they follow from the model."""
+"""Options that the line "other values" omits. Other lines show them, except for the size limit of payloads, which
+follows from the model."""
 
 
 def summary(offer: Offer, config: DictConfig, params: int, *, data: str) -> list[str]:
@@ -59,7 +59,7 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
 
 
 def author(offer: Offer, address: str) -> str:
-    """Return which peer signed the manifest that the peer at `address` sent."""
+    """Return a text that states which peer signed the manifest, and whether the peer at `address` forwarded it."""
     where, _, sender = address.rpartition("/p2p/")
     forwarded = f"forwarded by …{sender[-8:]}, " if sender != offer.peer_id else ""
     return f"…{offer.peer_id[-8:]}, {forwarded}the peer at {where}"
@@ -78,5 +78,5 @@ def changed(offer: Offer) -> str:
 
 
 def resumes(run_dir: str) -> str:
-    """Return what happens in the run directory: this machine continues the run there, or stores its results there."""
+    """Return a text that states whether this machine continues a run in the run directory, or begins one there."""
     return f"{'continues the run' if (Path(run_dir) / 'config.yaml').exists() else 'results'} in {run_dir}"

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_relay(options: argparse.Namespace) -> NoReturn:
-    """Serve, and join the run again whenever this relay has lost all of its peers."""
+    """Serve with one node after another: whenever a node no longer finds any peer, join the run with a new one."""
     identity = ensure_identity(options.run_dir / "identity.key")
     manifest, why = manifest_of(options.address, identity)
     if why:

@@ -17,12 +17,12 @@ from outerloop.swarm.timeouts import DHT_S, OPEN_S, ROSTER_REFRESH_S
 from outerloop.types import UserError
 
 ALONE_READS = 3
-"""Number of consecutive reads of the roster that must find no peer before the node joins again. The reads are
-ROSTER_REFRESH_S seconds apart. A read that times out counts as finding no peer."""
+"""Number of consecutive reads of the roster that find no peer, after which the relay starts a new node. The reads are
+ROSTER_REFRESH_S seconds apart. A read that times out finds no peer."""
 
 
 def manifest_of(address: str, identity: Path) -> tuple[SignedManifest, str]:
-    """Return the manifest of the peer at `address`, or else the copy on disk. Also return why it is the copy, or "".
+    """Return the manifest of the peer at `address`, or else the copy on disk, and why it is the copy, or "".
 
     Raises UserError if the peer sends no manifest with which a machine can join, and there is no copy.
     """
