@@ -90,7 +90,9 @@ class Invite:
         """Parse the result of `to_list`. Raises MalformedMessage if it is invalid. The signature is not checked."""
         run, issuer, key, listed, name, expires_s, rounds, signed = row(value, 8, "an invite must have 8 values")
         if type(name) is not str or not (name == "" or NAME.fullmatch(name)):
-            raise MalformedMessage(f"the name of an invite must have at most 32 letters and digits; got {quote(name)}")
+            raise MalformedMessage(
+                f"the name of an invite must have at most 32 letters, digits, _ . or -; got {quote(name)}"
+            )
         return Invite(
             run_id(run),
             peer_id(issuer, "the issuer of an invite"),
