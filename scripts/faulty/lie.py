@@ -1,121 +1,115 @@
-"""Make a worker of attack_liar.py lie while the file of misbehave.py names one of the following lies.
+"""Make a worker of attack_liar.py lie while the file of misbehave.py names a lie of its protocol.
 
-equivocate   with every accept message, sends all peers a second one for the same round and view, correctly signed
-rosters      adds four aliases of itself, and an id that does not exist, to the next roster in each of its proposals
-views        with every message, sends view changes for views up to 2^31 - 1
-certificates with every message, sends a later, undecided commit with its own signature under all names
-histories    answers requests for commits with no commits; with every message, claims a round far ahead
-states       serves newcomers a manifest with a wrong hash of the state's last chunk
-silence      sends nothing
+The lies of consensus messages are in paxos_lies.py (exchange.trust=members) and hotstuff_lies.py (trust=nobody); their
+docstrings state what each of them does. One more lie concerns the run's state:
 
-Lies are correctly signed with this peer's key, like honest statements. A malformed message would be refused for its
-form alone, so nothing else would be tested.
+states       serves newcomers a manifest with a wrong hash of the state's last chunk, and names it in its payloads
+
+Each time that a lie changes what the worker sends, misbehave.py counts it.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from outerloop.swarm.consensus.statements import accept, wish
+from faulty import hotstuff_lies, misbehave, paxos_lies
+from faulty.forging import Forge, Memory, Messages
 
-FAR = 1000
-VIEWS = (1, 2, 1000, (1 << 31) - 1)
-ALIASES = 4
-LIES = ("equivocate", "rosters", "views", "certificates", "histories", "states", "silence")
+FORGES: dict[str, dict[str, Forge]] = {"members": paxos_lies.LIES, "nobody": hotstuff_lies.LIES}
+"""exchange.trust -> lie -> the function that forges its messages."""
+STATES = "states"
+WITHOUT_LOG = ("histories", "hide")
+"""The lies with which the liar answers requests for commits with no commits."""
 
 
-def now() -> str:
-    """Return the current lie, read from the same file as the misbehaviours of misbehave.py."""
-    import misbehave
+@dataclass(frozen=True)
+class Lie:
+    """A lie of a run with exchange.trust=`trust`. `what`: one line about what it does."""
 
-    return misbehave.now()
+    name: str
+    trust: str
+    what: str
+
+
+def lies(trust: str) -> tuple[Lie, ...]:
+    """Return all lies of a run with this exchange.trust, in the order in which one run has them."""
+    found = [Lie(name, trust, str(forge.__doc__).splitlines()[0]) for name, forge in FORGES[trust].items()]
+    states = Lie(STATES, trust, "Serve newcomers a manifest with a wrong hash, and name this state in payloads.")
+    return (*found, states)
+
+
+class Liar:
+    """A peer's lies.
+
+    `now` returns the current lie, or "" if there is none. `note` is called with a lie each time that it changes what
+    the peer sends.
+    """
+
+    def __init__(self, now: Callable[[], str], note: Callable[[str], None]) -> None:
+        self._now, self._note = now, note
+        self._memory = Memory()
+
+    def messages(self, machine: Any, to: str, message: Any) -> Messages:
+        """Return the (recipient, message) pairs to send in place of one consensus message.
+
+        `machine`: the liar's consensus state machine, or None before the rounds have begun.
+        """
+        honest = [(to, message)]
+        if machine is None:
+            return honest
+        out, lie = self._memory.outgoing(machine, to, message), self._now()
+        forge = FORGES["nobody" if machine.byzantine else "members"].get(lie)
+        return self._counted(lie, forge(out), honest) if forge else honest
+
+    def log(self, found: Sequence[Any]) -> Sequence[Any]:
+        """Return the commits to send in answer to a request for the commits `found`."""
+        lie = self._now()
+        return self._counted(lie, (), found) if lie in WITHOUT_LOG else found
+
+    def state(self, content: bytes) -> bytes:
+        """Return the content to hash in place of a copied state."""
+        if self._now() != STATES or not content:
+            return content
+        return self._counted(STATES, bytes(content[:-1]) + bytes([content[-1] ^ 1]), content)
+
+    def _counted(self, lie: str, forged: Any, honest: Any) -> Any:
+        if forged != honest:
+            self._note(lie)
+        return forged
 
 
 def install() -> None:
-    """Replace the methods through which all messages pass."""
+    """Replace the methods through which all messages pass, so that this process lies."""
     from outerloop.swarm.gather.ballot_rpc import BallotRpc
     from outerloop.swarm.gather.log_rpc import LogRpc
     from outerloop.swarm.state_transfer.manifest import Manifest
 
-    send, since, of = BallotRpc.send, LogRpc.__init__, Manifest.of
+    send, of, start = BallotRpc.send, Manifest.of, LogRpc.__init__
+    liar = Liar(misbehave.now, misbehave.note)
 
     def bad_send(self: Any, to: str, message: Any) -> None:
-        if now() == "silence":
-            return
-        for other in others(self, to, message, now()):
+        for other in liar.messages(machine_of(self), to, message):
             send(self, *other)
 
-    def bad_history(self: Any, *args: Any, **kwargs: Any) -> None:
-        tell = kwargs["since"]
-        since(self, *args, **kwargs | {"since": lambda after: () if now() == "histories" else tell(after)})
-
     def bad_state(content: bytes, **kwargs: Any) -> Any:
-        if now() == "states":
-            content = bytes(content[:-1]) + bytes([content[-1] ^ 1]) if content else content
-        return of(content, **kwargs)
+        return of(liar.state(content), **kwargs)
 
-    BallotRpc.send, LogRpc.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign]
+    def bad_start(self: Any, *args: Any, **kwargs: Any) -> None:
+        start(self, *args, **kwargs)
+        lie_about_log(self, liar)
 
-
-def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
-    """Return the (recipient, message) pairs that the liar sends in place of `message`."""
-    machine = machine_of(post)
-    kind = type(message).__name__
-    if machine is None:
-        return [(to, message)]
-    everybody = [name for name in machine.hard_state.roster if name != machine.hard_state.peer]
-    if lie == "equivocate" and kind == "Accept":
-        other = hashlib.sha256(message.digest).digest()
-        said = sign(post, accept(message.number, message.head, message.view, other))
-        forged = replace(message, digest=other, signature=said)
-        return [(to, message)] + [(name, one) for name in everybody for one in (message, forged)]
-    if lie == "rosters" and kind == "Propose":
-        return [(to, with_roster(post, message))]
-    more = made_up(post, message, machine, lie)
-    return [(to, message), *((name, one) for name in everybody for one in more)]
+    BallotRpc.send, Manifest.of, LogRpc.__init__ = bad_send, staticmethod(bad_state), bad_start  # type: ignore[method-assign]
 
 
-def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
-    """Return the forged messages that this lie adds to every message; most lies add none."""
-    from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
-
-    number, head = machine.number, machine.hard_state.head
-
-    def here(number: int, view: int) -> ViewChange:
-        return ViewChange(number, head.digest, view, sign(post, wish(number, head.digest, view)))
-
-    if lie == "views":
-        return [here(number, view) for view in VIEWS]
-    if lie == "histories":
-        return [here(number + FAR, 0)]
-    if lie == "certificates":
-        commit = replace(head, number=number, parent=head.digest)
-        signature = sign(post, accept(number, head.digest, 0, commit.digest))
-        return [CommitCertificate(commit, 0, tuple((name, signature) for name in machine.hard_state.roster))]
-    return []
+def lie_about_log(log_rpc: Any, liar: Liar) -> None:
+    """Let a liar answer the requests for commits that one peer receives."""
+    since = log_rpc._since
+    log_rpc._since = lambda after: liar.log(since(after))
 
 
-def with_roster(post: Any, message: Any) -> Any:
-    """Return the proposal with extra names in the next roster: aliases of this peer, and an id that does not exist."""
-    accepted = message.accepted
-    own = machine_of(post).hard_state.peer
-    aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
-    commit = replace(accepted.commit, roster=tuple(sorted({*accepted.commit.roster, *aliases})))
-    *links, last = accepted.links
-    signature = sign(post, accept(commit.number, commit.parent, accepted.view, commit.digest))
-    return replace(
-        message, accepted=replace(accepted, commit=commit, links=(*links, last._replace(signature=signature)))
-    )
-
-
-def sign(post: Any, statement: Any) -> bytes:
-    """Return this peer's signature over a statement in this session."""
-    return machine_of(post).signer.sign(statement)
-
-
-def machine_of(post: Any) -> Any:
+def machine_of(ballots: Any) -> Any:
     """Return the consensus state machine behind a BallotRpc, or None before the rounds have begun."""
-    context = post._receive.__self__
+    context = ballots._receive.__self__
     return context.chain if context.begun else None

@@ -1,6 +1,7 @@
 """Make a worker of bench_faults.py misbehave while a file names one of the following misbehaviours.
 
-The environment variable named by FILE contains the path of that file.
+The environment variable named by FILE contains the path of that file. Each time that the worker misbehaves, a line with
+the name of the misbehaviour is appended to the file next to it whose name ends in COUNTED.
 
 corrupt     it serves bytes that do not match its payload's sha256
 garbled     its payload matches its sha256, but is not a message that can be landed
@@ -16,6 +17,9 @@ import os
 from pathlib import Path
 
 FILE = "OUTERLOOP_BENCH_MISBEHAVE"
+COUNTED = ".counted"
+PAYLOADS = ("garbled", "huge", "oversized")
+"""The misbehaviours that change the liar's payload."""
 SLOW_BYTES_S = 4000.0  # bytes/s per download: a payload of model=nano takes 10 s
 
 
@@ -25,6 +29,17 @@ def now() -> str:
         return Path(os.environ[FILE]).read_text()
     except FileNotFoundError:
         return ""
+
+
+def note(how: str) -> None:
+    """Record that the worker has misbehaved in this way."""
+    with counted(Path(os.environ[FILE])).open("a") as lines:
+        lines.write(f"{how}\n")
+
+
+def counted(path: Path) -> Path:
+    """Return the file with the recorded misbehaviours. `path`: the file that names the current one."""
+    return path.with_name(path.name + COUNTED)
 
 
 def install() -> None:
@@ -37,14 +52,21 @@ def install() -> None:
 
     def bad_give(self, sha):
         content = give(self, sha)
-        return bytes(len(content)) if content is not None and now() == "corrupt" else content
+        if content is None or now() != "corrupt":
+            return content
+        note("corrupt")
+        return bytes(len(content))
 
     async def bad_offer(self, number, blob):
-        return await offer(self, number, bad(blob, now(), most=self._max_bytes))
+        how = now()
+        if how in PAYLOADS:
+            note(how)
+        return await offer(self, number, bad(blob, how, most=self._max_bytes))
 
     async def bad_take(self, count):
         await take(self, count)
         if now() == "slow":
+            note("slow")
             await asyncio.sleep(count / SLOW_BYTES_S)
 
     for owner, name, how in (

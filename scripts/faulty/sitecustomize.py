@@ -1,7 +1,7 @@
 """Install the faults in a worker: Python imports this module at startup if its folder is in PYTHONPATH.
 
 The package does not refer to it. As soon as the worker's module is imported, misbehave.py and lie.py patch the methods
-that they need.
+that they need. They are imported by the name of their folder, so its parent is added to the path.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 WORKER = "outerloop.launcher.worker_process"
@@ -26,10 +27,10 @@ class AfterImport(MetaPathFinder):
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
-            import lie
-            import misbehave
-
             run(module)
+            sys.path.append(str(Path(__file__).resolve().parent.parent))
+            from faulty import lie, misbehave
+
             misbehave.install()
             lie.install()
 

@@ -1,0 +1,89 @@
+"""Measure how much damage 5 lying members out of 16 can do to a run with exchange.trust=nobody, on a virtual clock.
+
+    .venv/bin/python scripts/simulate_liars.py [--lies calm,NAME,...,mixed] [--minutes 30] [--peers 16] [--liars 5]
+        [--seed 0] [--out FILE]
+
+Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start, and
+`mixed`, in which each liar changes its lie at random every 20 to 60 s. The script writes the records of all cases to
+--out, skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits
+with 1 if there is one. Rounds are those that every honest peer has landed. A view fails if the round is decided in a
+later view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # for tests.support
+
+from lying_peers import EXPELS, LIES, Simulation
+
+Row = dict[str, Any]
+CALM, MIXED = "calm", "mixed"
+CASES = (CALM, *LIES, MIXED)
+MIN_PACE = 0.5
+"""Minimum number of rounds with liars, as a fraction of the number of rounds of the calm case."""
+
+
+def simulated(case: str, args: argparse.Namespace) -> Row:
+    """Return the record of one case, with the seconds that its simulation took."""
+    began = time.perf_counter()
+    lie = "" if case == CALM else case
+    record = Simulation(lie, peers=args.peers, liars=args.liars, seed=args.seed).run(60 * args.minutes)
+    return record | {"seed": args.seed, "simulated_in_s": round(time.perf_counter() - began, 1)}
+
+
+def pace(record: Row, calm: Row | None) -> float | None:
+    """Return the rounds of a record relative to those of the calm case, or None if there is no such case."""
+    return round(record["rounds"] / calm["rounds"], 3) if calm and calm["rounds"] else None
+
+
+def failures(record: Row, calm: Row | None) -> list[str]:
+    """Return one line for each guarantee that a case violated."""
+    found = [f"honest peers applied different commits in rounds {record['forks']}"] if record["forks"] else []
+    found += [f"{peer} stopped: {error}" for peer, error in record["errors"].items()]
+    relative = pace(record, calm)
+    if relative is not None and relative < MIN_PACE:
+        found.append(f"rounds landed at {relative} of the calm pace, less than {MIN_PACE}")
+    if record["lie"] == CALM:
+        return found
+    expected = [lie for lie in LIES if lie not in EXPELS] if record["lie"] == MIXED else [record["lie"]]
+    found += [f"the lie {lie} was never expressed" for lie in expected if not record["expressed"].get(lie)]
+    if record["lie"] in EXPELS and len(record["expelled"]) < record["liars"]:
+        found.append(f"only {len(record['expelled'])} of {record['liars']} liars were expelled")
+    return found
+
+
+def main() -> int:
+    """Simulate each case that has no record yet, then check all records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lies", default=",".join(CASES), help="the cases to simulate")
+    parser.add_argument("--minutes", type=float, default=30.0, help="virtual minutes of each case")
+    parser.add_argument("--peers", type=int, default=16)
+    parser.add_argument("--liars", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=ROOT / "scripts/results/liar/sixteen.json", metavar="FILE")
+    args = parser.parse_args()
+    records: dict[str, Row] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    for case in args.lies.split(","):
+        if case not in records:
+            records[case] = simulated(case, args)
+            args.out.write_text(json.dumps(records, indent=1) + "\n")
+    failed = False
+    for case, record in records.items():
+        shown = ("rounds", "failed_views", "expressed", "expelled", "streams", "simulated_in_s")
+        print(f"{case:<13} pace {pace(record, records.get(CALM))}", *(f"{key} {record[key]}" for key in shown))
+        for line in failures(record, records.get(CALM)):
+            failed = True
+            print(f"    {line}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
