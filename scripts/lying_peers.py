@@ -138,13 +138,14 @@ class Simulation:
         return self._record(seconds)
 
     async def _change(self, liar: LyingNode) -> None:
-        """Change a liar's lie at random. The lies that get it expelled are left out, because it would then fall silent."""
+        """Change a liar's lie at random. Leave out the lies that get it expelled, because it would then be ignored."""
         while True:
             liar.lie = self.random.choice([lie for lie in LIES if lie not in EXPELS])
             await asyncio.sleep(self.random.uniform(*LASTS_S))
 
     def _record(self, seconds: float) -> dict[str, Any]:
         views = self.applied.views
+        registers = [node.rounds.witness.expelled.register for node in self.honest]
         return {
             "lie": self.lie or "calm",
             "peers": len(self.swarm.nodes),

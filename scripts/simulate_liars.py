@@ -3,11 +3,11 @@
     .venv/bin/python scripts/simulate_liars.py [--lies calm,NAME,...,mixed] [--minutes 30] [--peers 16] [--liars 5]
         [--seed 0] [--out FILE]
 
-Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start, and
-`mixed`, in which each liar changes its lie at random every 20 to 60 s. The script writes the records of all cases to
---out, skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits
-with 1 if there is one. Rounds are those that every honest peer has landed. A view fails if the round is decided in a
-later view.
+Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start,
+and `mixed`, in which each liar changes its lie at random every 20 to 60 s. The script writes the records of all cases
+to --out, skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits
+with 1 if there is one. A record counts the rounds that every honest peer has landed, and the failed views: a round that
+is decided in view v has v of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # for tests.support
-
 from lying_peers import EXPELS, LIES, Simulation
 
+HERE = Path(__file__).parent
 Row = dict[str, Any]
 CALM, MIXED = "calm", "mixed"
 CASES = (CALM, *LIES, MIXED)
@@ -68,7 +66,7 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--liars", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=ROOT / "scripts/results/liar/sixteen.json", metavar="FILE")
+    parser.add_argument("--out", type=Path, default=HERE / "results/liar/sixteen.json", metavar="FILE")
     args = parser.parse_args()
     records: dict[str, Row] = json.loads(args.out.read_text()) if args.out.exists() else {}
     for case in args.lies.split(","):
