@@ -1,19 +1,22 @@
 """Measure how much damage one lying member out of four can do to a run, with real processes.
 
-    .venv/bin/python scripts/attack_liar.py --runs FOLDER [--lies NAME,...] [--minutes 3] [--out FOLDER]
-        [option=value ...]
-    .venv/bin/python scripts/attack_liar.py --runs FOLDER --lies all --minutes 30
+    .venv/bin/python scripts/attack_liar.py --runs FOLDER [--trust members|nobody] [--lies NAME,...] [--minutes 3]
+        [--out FOLDER] [option=value ...]
+    .venv/bin/python scripts/attack_liar.py --runs FOLDER --trust nobody --lies all --minutes 30
 
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). At first, all members
 are honest. After a fraction CALM of the run, the last member starts the named lie (faulty/lie.py, faulty/misbehave.py),
-and after NEWCOMER_AT another machine joins. Each lie gets its own run. With `--lies all`, a single run has all lies,
-one after another. In this run, the lie that gets the liar expelled comes last, from LAST_AT on, because the other peers
-ignore an expelled liar. A second newcomer joins after SECOND_AT.
+and after NEWCOMER_AT another machine joins. Each lie gets its own run. The lies are those against the protocol that
+--trust selects: members (Paxos) or nobody (HotStuff-2).
+
+With `--lies all`, a single run has all lies, one after another. In this run, the lie that gets the liar expelled comes
+last, from LAST_AT on, because the other peers ignore an expelled liar. A newcomer joins when the lie `states` starts,
+which lasts STATES_LASTS times as long as other lies, and another one after SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. A record holds the pace of
-rounds before the lie, during each lie and after the liar's expulsion; the time of the expulsion; and each peer's
-refusals. The script prints every guarantee that a record in --out violates (`failures`), and exits with 1 if there is
-one.
+rounds before the lie, during each lie and after the liar's expulsion; how often each lie changed what the liar sent
+(`expressed`); the time of the expulsion; and each peer's refusals. The script prints every guarantee that a record in
+--out violates (`failures`), and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from pathlib import Path
 
 from attack_swarm import Listed, last_round, round_times, running
 from faults_machine import Machine, Row
-from faulty.lie import LIES
+from faulty.lie import STATES, lies
 
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
@@ -36,22 +39,39 @@ LAST_AT, SECOND_AT = 0.6, 0.8
 """In a run with all lies: the fractions of the run after which the last lie, which gets the liar expelled, starts, and
 after which the second newcomer joins."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
-EXPELS = ("equivocate",)
-"""Lies that always get the liar expelled. Other lies can have this effect, too: for example, the signatures of a forged
-commit can contradict the liar's own vote."""
-ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
-"""All lies, in the order in which a single run has them."""
-MIN_PACE = 0.8
+EXPELS = {"members": "equivocate", "nobody": "digests"}
+"""exchange.trust -> the lie that always gets the liar expelled. Other lies can have this effect, too: for example, the
+signatures of a forged commit can contradict the liar's own vote in Paxos."""
+STATES_LASTS = 6
+"""Duration of the lie `states` in a run with all lies, relative to that of another lie: a newcomer must start and
+request a state meanwhile."""
+MIN_PACE_AFTER = 0.8
 """Minimum rounds per second after the expulsion, as a fraction of the rounds per second before the lie."""
+MIN_PACE = 0.5
+"""Minimum rounds per second from the first lie to the expulsion, as the same fraction, with exchange.trust=nobody."""
 EXPELLED = "is expelled from the run"
 """Part of the line that a peer logs when it expels another peer."""
+
+
+def names(trust: str) -> tuple[str, ...]:
+    """Return the names of all lies of a run with this exchange.trust, except those about payloads."""
+    return tuple(lie.name for lie in lies(trust))
+
+
+def all_lies(trust: str) -> tuple[str, ...]:
+    """Return all lies, in the order in which a single run has them.
+
+    Forged certificates and the lie that gets the liar expelled come last.
+    """
+    late = ("certificates", EXPELS[trust])
+    return (*(lie for lie in names(trust) if lie not in late), *HOSTILE, *late)
 
 
 class Attack:
     """One run in which a member, the liar, misbehaves in one or more ways (lies), one after another."""
 
-    def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
-        self.swarm, self.lies, self.seconds = swarm, lies, seconds
+    def __init__(self, swarm: Listed, *lies: str, seconds: float, trust: str = "members") -> None:
+        self.swarm, self.lies, self.seconds, self.trust = swarm, lies, seconds, trust
         self.liar, self.honest = swarm.machines[-1], swarm.machines[:-1]
         self.liar_id = swarm.ids[self.liar.index]
         self.joined: list[Machine] = []
@@ -76,11 +96,14 @@ class Attack:
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
         """Return (time, action) pairs that start the lies and the newcomers, sorted by time (a fraction of the run)."""
-        early = len(self.lies) - 1
-        begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
-        lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
-        joins = [(share, self.join) for share in (NEWCOMER_AT, SECOND_AT)[: len(self.swarm.newcomers)]]
-        return sorted([*lies, *joins], key=lambda entry: entry[0])
+        *early, last = self.lies
+        weights = [STATES_LASTS if lie == STATES else 1 for lie in early]
+        begins = [CALM + (LAST_AT - CALM) * sum(weights[:index]) / sum(weights) for index in range(len(early))]
+        started = dict(zip(early, begins, strict=True)) | {last: LAST_AT if early else CALM}
+        told = [(share, partial(self.tell, lie)) for lie, share in started.items()]
+        joins = (started[STATES], SECOND_AT) if early and STATES in early else (NEWCOMER_AT, SECOND_AT)
+        joined = [(share, self.join) for share in joins[: len(self.swarm.newcomers)]]
+        return sorted([*told, *joined], key=lambda entry: entry[0])
 
     def tell(self, lie: str) -> None:
         """Switch the liar to this lie."""
@@ -113,13 +136,17 @@ class Attack:
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
         said = {line for machine in honest for line in expelled(machine)}
         return self.swarm.report(honest) | {
+            "trust": self.trust,
             "lie": self.lies[0] if len(self.lies) == 1 else "all",
             "minutes": self.seconds / 60,
             "stopped": stopped,
             "calm": round_times(calm),
             "under_the_lie": round_times(lied),
             "pace": pace(calm, lied),
+            "pace_until_expulsion": pace(calm, self.swarm.seconds(self.lied_at, self.expelled_at or float("inf"))),
             "paces": self.paces(calm),
+            "expressed": {lie: self.liar.misbehaved()[lie] for lie in self.lies},
+            "after_expulsion": [lie for lie, at in self.told if at >= (self.expelled_at or float("inf"))],
             "after": round_times(after),
             "pace_after": pace(calm, after),
             "expelled_s": round(self.expelled_at - self.lied_at, 1) if self.expelled_at else None,
@@ -143,7 +170,7 @@ class Attack:
 
 
 def failures(record: Row) -> list[str]:
-    """Return one line for each guarantee that this run violated."""
+    """Return one line for each guarantee that this run violated, and for each lie that it did not test."""
     found = [f"the run stopped: {record['stopped']}"] if record["stopped"] else []
     if record["rounds_whose_hashes_differ"]:
         found.append(f"honest members hold different states after rounds {record['rounds_whose_hashes_differ']}")
@@ -153,10 +180,29 @@ def failures(record: Row) -> list[str]:
         found.append(f"honest machines ended unexpectedly: {record['honest_ended']}")
     if record["honest_expelled"]:
         found.append(f"an honest peer was expelled: {record['honest_expelled']}")
-    if record["lie"] in (*EXPELS, "all") and record["expelled_s"] is None:
+    return found + untested(record) + slow(record)
+
+
+def untested(record: Row) -> list[str]:
+    """Return one line for each lie that changed nothing, although the liar was a member, and if it was not expelled.
+
+    Records that were made before lies were counted are not checked.
+    """
+    counts, trust = record.get("expressed", {}), record.get("trust", "members")
+    silent = [lie for lie, times in counts.items() if not times and lie not in record["after_expulsion"]]
+    found = [f"the lie {lie} was never expressed" for lie in silent]
+    if record["lie"] in (EXPELS[trust], "all") and record["expelled_s"] is None:
         found.append("the liar was not expelled")
-    if record["lie"] == "all" and (record["pace_after"] or 0.0) < MIN_PACE:
-        found.append(f"the pace after the expulsion is {record['pace_after']} of the pace before, less than {MIN_PACE}")
+    return found
+
+
+def slow(record: Row) -> list[str]:
+    """Return one line for each minimum pace that the rounds missed."""
+    found, after, until = [], record.get("pace_after") or 0.0, record.get("pace_until_expulsion")
+    if record["lie"] == "all" and after < MIN_PACE_AFTER:
+        found.append(f"the pace after the expulsion is {after} of the pace before, less than {MIN_PACE_AFTER}")
+    if record.get("trust") == "nobody" and until is not None and until < MIN_PACE:
+        found.append(f"the pace until the expulsion is {until} of the pace before, less than {MIN_PACE}")
     return found
 
 
@@ -188,28 +234,41 @@ def main() -> int:
     """Start a run for every lie that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE / "results/liar", metavar="FOLDER")
-    parser.add_argument("--lies", default=",".join([*LIES, *HOSTILE]))
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/liar, results/liar/nobody")
+    parser.add_argument("--trust", choices=("members", "nobody"), default="members", help="exchange.trust of the runs")
+    parser.add_argument("--lies", help="default: all lies of the protocol, each in its own run")
     parser.add_argument("--minutes", type=float, default=3.0, help="minutes of each run")
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    for lie in args.lies.split(","):
-        path = args.out / f"{lie}.json"
+    out = args.out or HERE / "results/liar" / ("nobody" if args.trust == "nobody" else "")
+    out.mkdir(parents=True, exist_ok=True)
+    known = (*all_lies(args.trust), "all")
+    for lie in args.lies.split(",") if args.lies else known[:-1]:
+        if lie not in known:
+            parser.error(f"--lies {lie} must be one of {', '.join(known)}")
+        path = out / f"{lie}.json"
         if not path.exists():
-            lies = ALL if lie == "all" else (lie,)
-            swarm = Listed(args.runs.absolute() / lie, workers=4, options=args.options, newcomers=min(len(lies), 2))
-            with running(swarm):
-                record = Attack(swarm, *lies, seconds=60 * args.minutes).run() | {"options": args.options}
-            path.write_text(json.dumps(record, indent=1) + "\n")
-    failed = False
-    for record in [json.loads(path.read_text()) for path in sorted(args.out.glob("*.json"))]:
-        shown = ("rounds", "pace", "paces", "pace_after", "expelled_s", "newcomer_rounds")
-        print(f"{record['lie']:<13}", *(f"{key} {record[key]}" for key in shown), flush=True)
-        for line in failures(record):
-            failed = True
-            print(f"    {line}")
-    return int(failed)
+            path.write_text(json.dumps(recorded(lie, args), indent=1) + "\n")
+    paths = [path for lie in known if (path := out / f"{lie}.json").exists()]
+    return int(any([show(json.loads(path.read_text())) for path in paths]))
+
+
+def recorded(lie: str, args: argparse.Namespace) -> Row:
+    """Run a swarm with one lie, or with all lies, and return its record."""
+    told = all_lies(args.trust) if lie == "all" else (lie,)
+    options = [*args.options, f"exchange.trust={args.trust}"]
+    swarm = Listed(args.runs.absolute() / lie, workers=4, options=options, newcomers=min(len(told), 2))
+    with running(swarm):
+        return Attack(swarm, *told, seconds=60 * args.minutes, trust=args.trust).run() | {"options": args.options}
+
+
+def show(record: Row) -> bool:
+    """Print a record and its failures. Return whether there are any."""
+    shown = ("rounds", "pace", "paces", "expressed", "pace_after", "expelled_s", "newcomer_rounds")
+    print(f"{record['lie']:<13}", *(f"{key} {record[key]}" for key in shown if key in record), flush=True)
+    found = failures(record)
+    print("".join(f"    {line}\n" for line in found), end="")
+    return bool(found)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from faulty.misbehave import FILE as MISBEHAVE
+from faulty.misbehave import counted
 
 from outerloop.state import checkpoint
 
@@ -79,6 +81,13 @@ class Machine:
         """Start the misbehaviour named `how`, or end the current one if `how` is empty."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
+
+    def misbehaved(self) -> Counter[str]:
+        """Return how often the machine's workers have misbehaved in each way."""
+        try:
+            return Counter(counted(self._misbehaviour).read_text().split())
+        except FileNotFoundError:
+            return Counter()
 
     def poll(self) -> list[Row]:
         """Return the metrics rows added since the last call, each with the time at which it was read."""

@@ -156,9 +156,7 @@ class Simulation:
             "rounds_with_failed_views": sum(view > 0 for view in views.values()),
             "forks": self.applied.forks,
             "expressed": dict(sorted(sum((liar.expressed for liar in self.liars), Counter()).items())),
-            "expelled": sorted(
-                {peer for node in self.honest for peer in node.rounds.witness.expelled.register.expelled}
-            ),
+            "expelled": sorted({peer for register in registers for peer in register.expelled}),
             "streams": self.swarm.network.opened,
             "errors": {node.name: repr(node.error) for node in self.honest if node.error},
         }

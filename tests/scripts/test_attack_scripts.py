@@ -1,11 +1,10 @@
 """The attacks with real processes lie as they say, and their records count right."""
 
 import asyncio
-import hashlib
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import attack_liar
@@ -15,103 +14,15 @@ import attack_swarm
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from faults_machine import Machine
-from faulty import lie
+from faulty import misbehave
 from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
-from outerloop.swarm.access.signatures import KeySigner, Signatures
-from outerloop.swarm.consensus.commit import genesis
-from outerloop.swarm.consensus.messages import Accept, Propose, ViewChange
-from outerloop.swarm.consensus.statements import accept
-from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
+from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.daemon import MESSAGE_BYTES
 from outerloop.swarm.p2p.node import Node
-from outerloop.swarm.state_transfer.manifest import Manifest
 from tests.support.swarm import corpus_scene
-
-SESSION = "run/x"
-
-
-@pytest.fixture
-def liar():
-    """A liar's Post in round 4 of three peers, as far as lies look at it."""
-    signatures = Signatures(Ed25519PrivateKey.generate())
-    own = f"002-{signatures.peer_id}"
-    head = genesis(SESSION, ["000-a", "001-b", own], first=4)
-    hard_state = SimpleNamespace(peer=own, run=SESSION, roster=head.roster, head=head)
-    signer = KeySigner(signatures, session=SESSION, own=own)
-
-    class Context:
-        begun, chain = True, SimpleNamespace(hard_state=hard_state, number=4, signer=signer)
-
-        def receive(self):
-            pass
-
-    transport = SimpleNamespace(trust=SimpleNamespace(signatures=signatures))
-    return SimpleNamespace(_receive=Context().receive, _transport=transport, own=own, head=head, signer=signer)
-
-
-def signed(liar, signature, number, view, digest):
-    return liar.signer.verify(liar.own, accept(number, liar.head.digest, view, digest), signature)
-
-
-def test_a_liar_that_is_not_lying_sends_honest_messages(liar):
-    message = ViewChange(4, liar.head.digest, 1, b"s" * 64)
-    assert lie.others(liar, "000-a", message, "") == [("000-a", message)]
-
-
-def test_an_accept_is_said_beside_another_one_that_is_signed_too(liar):
-    message = Accept(4, liar.head.digest, 0, b"x" * 32, b"s" * 64)
-    said = lie.others(liar, "000-a", message, "equivocate")
-    assert {to for to, _ in said} == {"000-a", "001-b"} and ("000-a", message) in said
-    (other,) = {one for _, one in said} - {message}
-    assert other.digest == hashlib.sha256(b"x" * 32).digest() and (other.number, other.view) == (4, 0)
-    assert signed(liar, other.signature, 4, 0, other.digest)
-
-
-def test_a_proposal_names_the_liar_many_times(liar):
-    (sent,) = lie.others(
-        liar,
-        "000-a",
-        Propose(Accepted(replace(liar.head, number=4, parent=liar.head.digest), (ChainLink(0, (), b"s" * 64),))),
-        "rosters",
-    )
-    roster = sent[1].accepted.commit.roster
-    assert list(roster) == sorted(roster) and "999-nobody" in roster
-    assert sum(name.endswith(liar.own.partition("-")[2]) for name in roster) == 1 + lie.ALIASES
-    assert signed(liar, sent[1].accepted.links[-1].signature, 4, 0, sent[1].accepted.commit.digest)
-
-
-def test_wishes_and_certificates_go_to_everybody(liar):
-    message = ViewChange(4, liar.head.digest, 1, b"s" * 64)
-    views = lie.others(liar, "000-a", message, "views")
-    assert [one.view for to, one in views if to == "001-b"] == list(lie.VIEWS)
-    far = [one for to, one in lie.others(liar, "000-a", message, "histories") if to == "001-b"]
-    assert [one.number for one in far] == [4 + lie.FAR]
-    (proof,) = [one for to, one in lie.others(liar, "000-a", message, "certificates") if to == "001-b"]
-    assert isinstance(proof, CommitCertificate) and {name for name, _ in proof.accepts} == set(liar.head.roster)
-    assert proof.commit.parent == liar.head.digest
-    assert all(signed(liar, signature, 4, 0, proof.commit.digest) for _, signature in proof.accepts)
-
-
-def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
-    from outerloop.swarm.gather.ballot_rpc import BallotRpc
-    from outerloop.swarm.gather.log_rpc import LogRpc
-
-    for owner, name in ((BallotRpc, "send"), (LogRpc, "__init__"), (Manifest, "of")):
-        monkeypatch.setattr(owner, name, owner.__dict__[name])
-    truth = Manifest.of(b"state", number=1, head=bytes(32))
-    lie.install()
-    monkeypatch.setattr(lie, "now", lambda: "")
-    assert Manifest.of(b"state", number=1, head=bytes(32)) == truth
-    monkeypatch.setattr(lie, "now", lambda: "states")
-    assert Manifest.of(b"state", number=1, head=bytes(32)).chunks != truth.chunks
-    transport = SimpleNamespace()
-    history = LogRpc(transport, run="r", allowed=bool, since=lambda after: ("told", after))
-    assert history._since(3) == ("told", 3)  # noqa: SLF001
-    monkeypatch.setattr(lie, "now", lambda: "histories")
-    assert history._since(3) == ()  # noqa: SLF001
 
 
 def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, monkeypatch):
@@ -337,6 +248,14 @@ def of_liar(**changes):
         ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.79}, "0.79 of the pace before, less than 0.8"),
         ({"lie": "all", "pace_after": 0.9}, "not expelled"),
         ({"honest_expelled": ["12D3K accepted both: it is expelled from the run"]}, "12D3K"),
+        ({"expressed": {"views": 2}, "after_expulsion": []}, None),
+        ({"expressed": {"views": 0}, "after_expulsion": []}, "the lie views was never expressed"),
+        ({"expressed": {"views": 0}, "after_expulsion": ["views"]}, None),
+        ({"trust": "nobody", "lie": "equivocate"}, None),
+        ({"trust": "nobody", "lie": "digests"}, "not expelled"),
+        ({"trust": "nobody", "pace_until_expulsion": 0.5}, None),
+        ({"trust": "nobody", "pace_until_expulsion": 0.49}, "0.49 of the pace before, less than 0.5"),
+        ({"trust": "members", "pace_until_expulsion": 0.49}, None),
     ],
 )
 def test_a_property_that_fails_under_a_lie_is_reported(changes, told):
@@ -381,14 +300,38 @@ def test_a_lie_is_told_after_the_calm_until_the_end_and_a_run_that_stops_is_a_re
     assert "the newcomer has landed no round" in attack_liar.failures(record)
 
 
-def test_all_lies_are_told_in_one_run_and_those_that_expel_come_last(tmp_path, monkeypatch):
+@pytest.mark.parametrize("trust", ["members", "nobody"])
+def test_all_lies_are_told_in_one_run_and_the_one_that_expels_comes_last(tmp_path, monkeypatch, trust):
+    monkeypatch.setenv("PYTHONPATH", "")
+    swarm, lies = Four(tmp_path / "runs", {}, newcomers=2), attack_liar.all_lies(trust)
+    record = attack_liar.Attack(swarm, *lies, seconds=1.0, trust=trust).run()
+    assert record["lie"] == "all" and record["trust"] == trust and list(record["paces"]) == list(lies)
+    assert swarm.said[0] == "" and list(dict.fromkeys(swarm.said[1:])) == list(lies)
+    assert set(lies) == {*attack_liar.names(trust), *attack_liar.HOSTILE}
+    assert lies[-1] == attack_liar.EXPELS[trust] and len(swarm.machines) == 6
+
+
+@pytest.mark.parametrize("trust", ["members", "nobody"])
+def test_a_newcomer_joins_while_another_state_is_served(tmp_path, monkeypatch, trust):
     monkeypatch.setenv("PYTHONPATH", "")
     swarm = Four(tmp_path / "runs", {}, newcomers=2)
-    record = attack_liar.Attack(swarm, *attack_liar.ALL, seconds=1.0).run()
-    assert record["lie"] == "all" and list(record["paces"]) == list(attack_liar.ALL)
-    assert swarm.said[0] == "" and list(dict.fromkeys(swarm.said[1:])) == list(attack_liar.ALL)
-    assert set(attack_liar.ALL) == {*attack_liar.LIES, *attack_liar.HOSTILE}
-    assert attack_liar.ALL[-1] in attack_liar.EXPELS and len(swarm.machines) == 6
+    attack = attack_liar.Attack(swarm, *attack_liar.all_lies(trust), seconds=1.0, trust=trust)
+    shares = [share for share, _ in attack.timetable()]
+    begins = {step.args[0]: share for share, step in attack.timetable() if step != attack.join}
+    first, second = [share for share, step in attack.timetable() if step == attack.join]
+    after = min(share for share in begins.values() if share > begins["states"])
+    assert shares == sorted(shares) and begins["states"] == first < after < second
+    lasts = sorted(b - a for a, b in pairwise(sorted(begins.values())))
+    assert lasts[-1] == pytest.approx(attack_liar.STATES_LASTS * lasts[0])
+
+
+def test_misbehaviours_are_counted_by_name_in_a_file_next_to_the_machine(tmp_path, monkeypatch):
+    machine = Machine(0, tmp_path / "m0", [])
+    assert not machine.misbehaved()
+    monkeypatch.setenv(misbehave.FILE, machine.environment()[misbehave.FILE])
+    for how in ("split", "hide", "split"):
+        misbehave.note(how)
+    assert machine.misbehaved() == {"split": 2, "hide": 1}
 
 
 def test_expelled_peers_are_counted_separately(tmp_path, monkeypatch):
