@@ -1,11 +1,15 @@
 """RPC that delivers ballots, i.e. consensus messages, each at most once and on its own stream.
 
 {incarnation}, then one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
+
+The consensus answers some messages at once, e.g. with the proof of the current view. A member could send such messages
+without end, and never read the answers. So this peer sends at most MAX_SENDING ballots to a peer at a time.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgpack
@@ -19,6 +23,9 @@ from outerloop.swarm.timeouts import SEND_S, limit
 from outerloop.swarm.validation import MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
+MAX_SENDING = 32
+"""Maximum number of ballots that are being sent to one peer at a time. Further ones are dropped, which the protocol
+tolerates: the next view sends new ones. An honest peer has about 16 in flight (p2p/admission.py)."""
 
 
 class BallotRpc(RpcService):
@@ -35,10 +42,16 @@ class BallotRpc(RpcService):
         self._receive = receive
         self._incarnations = incarnations
         self._sending = BackgroundTasks()
+        self._sending_to: Counter[str] = Counter()  # id of a peer -> number of ballots that are being sent to it
 
     def send(self, to: str, message: Message) -> None:
-        """Send a ballot in the background. Failures are only logged."""
-        self._sending.start(self._send(to, message))
+        """Send a ballot in the background, unless too many are being sent to this peer. Failures are only logged."""
+        peer = id_of(to)
+        if self._sending_to[peer] >= MAX_SENDING:
+            logger.debug("%s to %s was dropped: %d ballots are being sent", type(message).__name__, to, MAX_SENDING)
+            return
+        self._sending_to[peer] += 1
+        self._sending.start(self._send(to, message)).add_done_callback(lambda task: self._sending_to.subtract([peer]))
 
     async def sent(self) -> None:
         """Wait until the ballots that are being sent have arrived or are lost."""
