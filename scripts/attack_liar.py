@@ -1,13 +1,13 @@
 """Measure how much damage one lying member out of four can do to a run, with real processes.
 
-    .venv/bin/python scripts/attack_liar.py --runs FOLDER [--trust members|nobody] [--lies NAME,...] [--minutes 3]
+    .venv/bin/python scripts/attack_liar.py --runs FOLDER [--trust members] [--lies NAME,...] [--minutes 3]
         [--out FOLDER] [option=value ...]
-    .venv/bin/python scripts/attack_liar.py --runs FOLDER --trust nobody --lies all --minutes 30
+    .venv/bin/python scripts/attack_liar.py --runs FOLDER --trust=nobody --lies all --minutes 30
 
 Four machines run `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). At first, all members
 are honest. After a fraction CALM of the run, the last member starts the named lie (faulty/lie.py, faulty/misbehave.py),
-and after NEWCOMER_AT another machine joins. Each lie gets its own run. The lies are those against the protocol that
---trust selects: members (Paxos) or nobody (HotStuff-2).
+and after NEWCOMER_AT another machine joins. Each lie gets its own run. The lies are those against the protocol of the
+runs: Paxos with --trust=members, HotStuff-2 with --trust=nobody.
 
 With `--lies all`, a single run has all lies, one after another. In this run, the lie that gets the liar expelled comes
 last, from LAST_AT on, because the other peers ignore an expelled liar. A newcomer joins when the lie `states` starts,
@@ -234,7 +234,7 @@ def main() -> int:
     """Start a run for every lie that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/liar, results/liar/nobody")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: a folder in results/liar for each trust")
     parser.add_argument("--trust", choices=("members", "nobody"), default="members", help="exchange.trust of the runs")
     parser.add_argument("--lies", help="default: all lies of the protocol, each in its own run")
     parser.add_argument("--minutes", type=float, default=3.0, help="minutes of each run")

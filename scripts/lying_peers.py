@@ -29,7 +29,7 @@ LIES = (*(lie.name for lie in lies(TRUST) if lie.name != "states"), *PAYLOADS)
 EXPELS = ("digests",)
 """The lies that always get a liar expelled."""
 LASTS_S = (20.0, 60.0)
-"""Shortest and longest virtual time between two changes of a liar's lie in a mixed case."""
+"""Shortest and longest virtual time between two changes of the lie that a liar has in a mixed case."""
 
 
 @dataclass
@@ -93,18 +93,18 @@ class LyingNode(Node):
         self.expressed[lie] += 1
 
 
-class SometimesCorrupt(Corrupt):
+class SometimesCorrupt:
     """The payloads that a liar serves, with wrong bytes while `lies` returns True."""
 
     def __init__(self, store: Any, lies: Callable[[], bool], note: Callable[[str], None]) -> None:
-        super().__init__(store)
+        self._honest, self._corrupt = store, Corrupt(store)
         self._lies, self._note = lies, note
 
-    def get(self, sha: bytes) -> bytes | None:
+    def get(self, sha: bytes) -> Any:
         if not self._lies():
-            return self._store.get(sha)
+            return self._honest.get(sha)
         self._note("corrupt")
-        return super().get(sha)
+        return self._corrupt.get(sha)
 
 
 class Simulation:
@@ -138,7 +138,7 @@ class Simulation:
         return self._record(seconds)
 
     async def _change(self, liar: LyingNode) -> None:
-        """Change a liar's lie at random. Leave out the lies that get it expelled, because it would then be ignored."""
+        """Draw another lie for a liar again and again. Exclude those that get it expelled: it would then be ignored."""
         while True:
             liar.lie = self.random.choice([lie for lie in LIES if lie not in EXPELS])
             await asyncio.sleep(self.random.uniform(*LASTS_S))

@@ -4,7 +4,7 @@
         [--seed 0] [--out FILE]
 
 Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start,
-and `mixed`, in which each liar changes its lie at random every 20 to 60 s. The script writes the records of all cases
+and `mixed`, in which each liar draws another lie every 20 to 60 s. The script writes the records of all cases
 to --out, skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits
 with 1 if there is one. A record counts the rounds that every honest peer has landed, and the failed views: a round that
 is decided in view v has v of them.

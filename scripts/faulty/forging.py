@@ -1,4 +1,4 @@
-"""What all lies of consensus messages share: the message that a liar is about to send, and forged parts of messages.
+"""Forge parts of consensus messages, and describe the message that a liar is about to send.
 
 Lies are correctly signed with the liar's key, like honest statements. A malformed message would be refused for its form
 alone, so nothing else would be tested.
@@ -58,7 +58,7 @@ class Outgoing:
 
     @property
     def few(self) -> list[str]:
-        """As many of the other peers as may lie: f of 3 f + 1. The rest of the roster can decide without them."""
+        """The last f of the other peers, if f peers of the roster may lie: the others can decide without them."""
         return self.others[len(self.others) - max_faulty(self.machine.hard_state.roster) :]
 
     def sign(self, statement: Statement) -> bytes:

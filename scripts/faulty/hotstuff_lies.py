@@ -48,7 +48,7 @@ def rosters(out: Outgoing) -> Messages:
 
 
 def hide(out: Outgoing) -> Messages:
-    """As a leader, send the first certificate to f peers, or the certificate of the commit to none, in turn."""
+    """Hide certificates as a leader: that of the commit from all peers, in even rounds the first one from all but f."""
     if isinstance(out.message, Prepared) and out.message.number % 2 == 0 and out.to not in out.few:
         return []
     return [] if isinstance(out.message, CommitCertificate) else out.honest
@@ -118,7 +118,7 @@ def histories(out: Outgoing) -> Messages:
 
 
 def minority(out: Outgoing) -> Messages:
-    """As a leader, propose to f peers only."""
+    """Propose to f peers only."""
     return [] if isinstance(out.message, ProposalMessage) and out.to not in out.few else out.honest
 
 
