@@ -6,9 +6,11 @@
 Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start,
 and `mixed`, in which each liar draws another lie every 20 to 60 s. The script writes the records of all cases to --out,
 skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits with 1 if
-there is one. One of them is that the lie was expressed, i.e. that it changed a message that was sent; each lie
-has a case of its own, so `mixed` need not have them all. A record counts the rounds that every honest peer has landed, and the failed views: a round that
-is decided in view v has v of them.
+there is one. One of them is that the lie was expressed, i.e. that it changed a message that was sent. Each lie has a
+case of its own, so `mixed` need not have every lie.
+
+A record counts the rounds that every honest peer has landed, and the failed views: a round that is decided in view v
+has v of them.
 """
 
 from __future__ import annotations
