@@ -78,6 +78,26 @@ def test_gaps_to_data_parallel_training_are_those_of_the_records():
     assert f"After 3,000 steps, **recipe=outerloop is {first} {behind}, after 600 steps {second}" in text
 
 
+def test_gaps_with_adamw_inside_are_those_of_the_records():
+    groups = show_table.table(json.loads((ROOT / "scripts/results/table/rows.json").read_text()))
+    lines = re.findall(r"^\| (\d), (\d+) \| ([\d.]+) \| (.*?) \| ([\d.]+) \| (.*?) \|$", RESULTS, re.MULTILINE)
+    assert len(lines) == 6
+    for workers, h, *shown in lines:
+        cases = groups[1033344, 600, int(workers), int(h)]
+        recorded = []
+        for name in ("diloco", "sparseloco"):
+            assert len(show_table.paired_gaps(cases[name], cases["ddp_adamw"])) == 4
+            recorded += [
+                f"{show_table.mean_loss(cases[name]):.4f}",
+                show_table.gap_text(cases[name], cases["ddp_adamw"]),
+            ]
+        assert shown == recorded
+    assert f"whose loss is {show_table.mean_loss(cases['ddp_adamw']):.4f}" in " ".join(RESULTS.split())
+    gaps = {name: gap.lstrip("+") for name, gap in zip(("diloco", "sparseloco"), lines[0][3::2], strict=True)}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"sparseloco is {gaps['sparseloco']} and diloco {gaps['diloco']} behind data-parallel training" in text
+
+
 def test_the_tables_on_the_page_of_the_records_are_those_of_the_records():
     folder = ROOT / "scripts/results/table"
     tables = show_table.markdown(show_table.table(json.loads((folder / "rows.json").read_text())))
