@@ -19,22 +19,22 @@ LOSSES = {
     "muloco": {15: 1.431, 30: 1.475, 100: 1.606},
     "outerloop": {15: 1.474, 30: 1.572, 100: 2.005},
     "outerloop_v1": {15: 1.557, 30: 1.659, 100: 2.378},
-    "ddp": {1: 1.621},
+    "ddp": {1: 1.598},
     "demo": {1: 1.806},
-    "sparseloco": {15: 1.821, 30: 1.949, 100: 2.307},
+    "sparseloco": {15: 1.816, 30: 1.949, 100: 2.309},
     "streaming_diloco": {15: 1.872, 30: 1.918, 100: 1.986},
     "loco": {15: 1.873, 30: 1.915, 100: 1.960},
     "diloco_int8": {15: 1.879, 30: 1.916, 100: 1.961},
-    "diloco": {15: 1.880, 30: 1.915, 100: 1.961},
+    "diloco": {15: 1.862, 30: 1.904, 100: 1.953},
     "localsgd": {15: 1.914, 30: 2.002, 100: 2.112},
     "noloco": {15: 1.960, 30: 2.051, 100: 2.283},
     "decoupled_momentum": {15: 2.134, 30: 2.246, 100: 2.625},
 }
 """Recipe -> H (inner steps per round) -> loss after 600 steps, mean of seeds 0 and 1.
 
-The losses of outerloop, outerloop_v1 and muloco come from scripts/results/table (learning rate, momentum, weight decay
-and muloco's outer optimizer were tuned at H 15). All others come from the first table of
-scripts/results/recipes/COMMAND.md (only the learning rate was tuned). DiLoCo was measured with outer momentum 0.6.
+The losses of outerloop, outerloop_v1, muloco, diloco, sparseloco and ddp (with AdamW) come from scripts/results/table
+(learning rate, Muon's momentum, weight decay and the outer optimizer were tuned at H 15). All others come from the first table of
+scripts/results/recipes/COMMAND.md (only the learning rate was tuned); those with DiLoCo's outer optimizer have outer momentum 0.6.
 """
 
 
