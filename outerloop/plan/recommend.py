@@ -33,8 +33,9 @@ LOSSES = {
 """Recipe -> H (inner steps per round) -> loss after 600 steps, mean of seeds 0 and 1.
 
 The losses of outerloop, outerloop_v1, muloco, diloco, sparseloco and ddp (with AdamW) come from scripts/results/table
-(learning rate, Muon's momentum, weight decay and the outer optimizer were tuned at H 15). All others come from the first table of
-scripts/results/recipes/COMMAND.md (only the learning rate was tuned); those with DiLoCo's outer optimizer have outer momentum 0.6.
+(learning rate, Muon's momentum, weight decay and the outer optimizer were tuned at H 15). All others come from the
+first table of scripts/results/recipes/COMMAND.md (only the learning rate was tuned); those with DiLoCo's outer
+optimizer have outer momentum 0.6.
 """
 
 
