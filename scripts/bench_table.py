@@ -191,8 +191,8 @@ class Bench:
         workers = 1 if case in ALONE else args.workers[0]
         momentum = (args.momentum or values.inner_momentum[0]) if values.inner_momentum else None
         place = case, args.steps, sync_every, workers, args.seeds[0]
-        lr, outer = args.lr or values.lr[0], values.outer[0] if values.outer else (None, None)
-        return Run(*place, lr, *outer, inner_momentum=momentum, weight_decay=values.weight_decay[0])
+        run = Run(*place, args.lr or values.lr[0], inner_momentum=momentum, weight_decay=values.weight_decay[0])
+        return replace(run, outer_lr=values.outer[0][0], momentum=values.outer[0][1]) if values.outer else run
 
     def tune(self, case: str) -> Run:
         """Train the tuning runs of a case, and return the best one."""
