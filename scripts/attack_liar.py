@@ -38,7 +38,9 @@ CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
 """In a run with all lies: the fractions of the run after which the last lie, which gets the liar expelled, starts, and
 after which the second newcomer joins."""
-HOSTILE = ("garbled", "huge", "oversized", "corrupt")
+HOSTILE = ("corrupt", "garbled", "huge", "oversized")
+"""Lies about payloads. `corrupt` comes first, because it changes only what others download from the liar, and they
+download less from a peer whose payloads were unusable before."""
 EXPELS = {"members": "equivocate", "nobody": "digests"}
 """exchange.trust -> the lie that always gets the liar expelled. Other lies can have this effect, too: for example, the
 signatures of a forged commit can contradict the liar's own vote in Paxos."""

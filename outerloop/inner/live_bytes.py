@@ -28,7 +28,10 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one operation. A result that shares no memory with an argument is new."""
+        """Run one operation. A result that shares no storage with an argument is new.
+
+        Storages are identified by their objects (_cdata), because fake tensors have no memory address.
+        """
         known = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         result = func(*args, **(kwargs or {}))
         for x in tree_leaves(result):

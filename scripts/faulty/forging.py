@@ -17,7 +17,6 @@ from outerloop.swarm.consensus.statements import Statement, wish
 
 FAR = 1000
 """Number of rounds or views by which some lies are ahead of the run."""
-VIEWS = (1, 2, FAR, (1 << 31) - 1)
 ALIASES = 4
 ROUNDS_LED = 3
 """Number of rounds whose messages a liar remembers."""

@@ -16,7 +16,8 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from faulty.forging import FAR, VIEWS, Forge, Messages, Outgoing, another_commit, with_aliases
+from faulty.common_lies import histories, silence, views
+from faulty.forging import FAR, Forge, Messages, Outgoing, another_commit, with_aliases
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
@@ -91,11 +92,6 @@ def reports(out: Outgoing) -> Messages:
     return [(out.to, honest), *((leader, report) for leader, report in led if leader != out.own)]
 
 
-def views(out: Outgoing) -> Messages:
-    """Send view changes for views up to 2^31 - 1."""
-    return out.with_more(*(out.view_change(out.machine.number, view) for view in VIEWS))
-
-
 def certificates(out: Outgoing) -> Messages:
     """Send an undecided commit with the liar's own vote under all names, and one that is far ahead."""
     if not out.first:
@@ -103,28 +99,16 @@ def certificates(out: Outgoing) -> Messages:
     commit, names = _repeated(out), out.machine.hard_state.roster
     far = replace(commit, number=commit.number + FAR)
     forged = []
-    for one in (
-        commit,
-        far,
-    ):  # in a view in which the liar votes for nothing else, so that it does not contradict itself
+    for one in (commit, far):
+        # view FAR: the liar votes for nothing else there, so it does not contradict itself
         signature = out.sign(statements.commit(one.number, one.parent, FAR, one.digest))
         forged.append(CommitCertificate(one, FAR, tuple((name, signature) for name in names), byzantine=True))
     return out.with_more(*forged)
 
 
-def histories(out: Outgoing) -> Messages:
-    """Claim a round far ahead, and answer requests for commits with no commits."""
-    return out.with_more(out.view_change(out.machine.number + FAR, 0))
-
-
 def minority(out: Outgoing) -> Messages:
     """Propose to f peers only."""
     return [] if isinstance(out.message, ProposalMessage) and out.to not in out.few else out.honest
-
-
-def silence(out: Outgoing) -> Messages:
-    """Send no consensus messages."""
-    return []
 
 
 def digests(out: Outgoing) -> Messages:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from faulty.forging import FAR, VIEWS, Forge, Messages, Outgoing, with_aliases
+from faulty.common_lies import histories, silence, views
+from faulty.forging import Forge, Messages, Outgoing, with_aliases
 
 from outerloop.swarm.consensus.messages import Accept, CommitCertificate, Propose
 from outerloop.swarm.consensus.statements import accept
@@ -34,27 +35,12 @@ def rosters(out: Outgoing) -> Messages:
     return [(out.to, replace(message, accepted=forged))]
 
 
-def views(out: Outgoing) -> Messages:
-    """Send view changes for views up to 2^31 - 1."""
-    return out.with_more(*(out.view_change(out.machine.number, view) for view in VIEWS))
-
-
 def certificates(out: Outgoing) -> Messages:
     """Send a later, undecided commit with the liar's own signature under all names."""
     number, head = out.machine.number, out.machine.hard_state.head
     commit = replace(head, number=number, parent=head.digest)
     signature = out.sign(accept(number, head.digest, 0, commit.digest))
     return out.with_more(CommitCertificate(commit, 0, tuple((name, signature) for name in head.roster)))
-
-
-def histories(out: Outgoing) -> Messages:
-    """Claim a round far ahead, and answer requests for commits with no commits."""
-    return out.with_more(out.view_change(out.machine.number + FAR, 0))
-
-
-def silence(out: Outgoing) -> Messages:
-    """Send no consensus messages."""
-    return []
 
 
 LIES: dict[str, Forge] = {

@@ -106,7 +106,9 @@ class Invitation:
             yield node, [self._receiver]
 
     def use(self) -> None:
-        """Create this machine's key if there is none, have it admitted, and store the admission next to it.
+        """Ask the peer to admit this machine's key, and store the admission next to the key file.
+
+        Create the key if this machine has none yet.
 
         Raises UserError if the invite is not accepted, or if the peer does not answer.
         """

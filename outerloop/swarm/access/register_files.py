@@ -75,7 +75,7 @@ def read_waiting(disk: Disk, name: str) -> Removal | Withdrawal:
 
 
 async def write_waiting(disk: Disk, statement: Removal | Withdrawal) -> None:
-    """Write a statement for the running peer to a file of its own, so that it is read before the file is removed."""
+    """Write a statement to a new file. The running peer reads this file, and removes it once it has the statement."""
     if isinstance(statement, Withdrawal):
         name = f"{WITHDRAWAL}{statement.digest[:8].hex()}-{statement.at_s}"
     else:

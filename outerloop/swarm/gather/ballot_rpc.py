@@ -51,7 +51,10 @@ class BallotRpc(RpcService):
             logger.debug("%s to %s was dropped: %d ballots are being sent", type(message).__name__, to, MAX_SENDING)
             return
         self._sending_to[peer] += 1
-        self._sending.start(self._send(to, message)).add_done_callback(lambda task: self._sending_to.subtract([peer]))
+        self._sending.start(self._send(to, message)).add_done_callback(lambda task: self._ended(peer))
+
+    def _ended(self, peer: str) -> None:
+        self._sending_to -= Counter([peer])  # removes peers with a count of 0
 
     async def sent(self) -> None:
         """Wait until the ballots that are being sent have arrived or are lost."""
