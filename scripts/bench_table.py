@@ -47,8 +47,8 @@ ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 3e-3, 6e-3)
 MOMENTUM = (0.9, 0.7, 0.8, 0.85, 0.95)
 NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 """Pairs of outer learning rate and outer momentum. The first pair is used while the inner optimizer is tuned. It does
-not have the momentum 0.9 of recipe=diloco, which is meant for H of 100 or more: with it, the best inner learning rate
-at H = 15 is a third."""
+not have the momentum 0.9 of recipe=diloco, which is meant for H of 100 or more: at H = 15, AdamW and learning rate
+1e-3, the loss is 2.15 with 0.9 and 1.81 with 0.6."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Simulate a gather run with lying peers in one process, on a virtual clock, with exchange.trust=nobody.
 
-The peers run the product's code for gather rounds (outerloop/swarm/gather) over the network in memory of
-tests/support/swarm. An inner phase takes INNER_S virtual seconds and computes nothing. The last peers are liars: what
-they send is changed by the same code as in attack_liar.py (faulty/lie.py); everything else about them is honest.
+The peers run the product's code for gather rounds (outerloop/swarm/gather) over the in-memory network of
+tests/support/swarm. An inner phase takes INNER_S virtual seconds and computes nothing. The last peers are liars.
+faulty/lie.py changes their consensus messages and their answers about commits, as in attack_liar.py. This file changes
+their payloads. In all else they are honest.
 """
 
 from __future__ import annotations

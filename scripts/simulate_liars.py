@@ -3,14 +3,14 @@
     .venv/bin/python scripts/simulate_liars.py [--lies calm,NAME,...,mixed] [--minutes 30] [--peers 16] [--liars 5]
         [--seed 0] [--out FILE]
 
-Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start,
-and `mixed`, in which each liar draws another lie every 20 to 60 s. The script writes the records of all cases to --out,
-skips the cases that are recorded there, prints every guarantee that a record violates (`failures`), and exits with 1 if
-there is one. One of them is that the lie was expressed, i.e. that it changed a message that was sent. Each lie has a
-case of its own, so `mixed` need not have every lie.
+Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start, or
+with mixed lies (`mixed`). Every 20 to 60 s, each liar of `mixed` draws a lie at random, but never one that gets it
+expelled. The script skips cases that have a record in --out, whatever their options. It then checks all records there,
+prints every guarantee that a record violates (`failures`), and exits with 1 if there is one. It also reports a case
+whose lie never changed a message; in `mixed`, one lie is enough.
 
-A record counts the rounds that every honest peer has landed, and the failed views: a round that is decided in view v
-has v of them.
+A record counts the rounds that every honest peer has landed, and the views without a decision (`failed_views`): a round
+that is decided in view v has v of them.
 """
 
 from __future__ import annotations

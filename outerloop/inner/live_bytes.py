@@ -1,4 +1,4 @@
-"""Count the bytes of the tensors that torch operations create while a context is active."""
+"""Measure the memory of tensors that are created inside `with LiveBytes()`: the bytes that exist now, and the peak."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Choose inner.micro_batch=auto: find how many sequences per pass fit in the memory of this machine.
+"""Choose inner.micro_batch=auto: the first of batch, ⌈batch/2⌉, ⌈batch/4⌉, ... sequences per pass that fits in memory.
 
-    CUDA       trial passes run while a tensor as large as the state that training adds (optimizer, slow weights,
-               residual) is in memory
+    CUDA       trial passes are run. Meanwhile, a tensor takes the room of the state that training will keep on the GPU
+               (optimizer, slow weights, residual; with state_device=cpu only the inner optimizer's)
     elsewhere  sequences x bytes of one sequence <= HOST_SHARE x (available memory / workers - bytes of one worker's
                weights and state). The bytes are those of a pass with fake tensors, which have sizes but no values, so
-               that it takes no memory and little time. If the model needs values, e.g. to branch on them, a trial pass
-               runs
+               that it takes no memory and little time. If this fails, for example because the model branches on values,
+               a real pass over one sequence is run
 
-A separate process, `outerloop measure`, runs the trial passes, so that all of its memory is free again when training
+A separate process, `outerloop measure`, runs the real passes, so that all of its memory is free again when training
 starts. It reads the configuration from standard input and prints the number of sequences.
 """
 

@@ -1,7 +1,7 @@
 """Forge parts of consensus messages, and describe the message that a liar is about to send.
 
-Lies are correctly signed with the liar's key, like honest statements. A malformed message would be refused for its form
-alone, so nothing else would be tested.
+Forged messages are well-formed and signed with the liar's own key, so peers must refuse them for their content. A
+forged certificate holds the liar's signatures under the names of others.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Outgoing:
     machine    the liar's consensus state machine
     to         the recipient
     message    the honest message
-    earlier    messages that the liar has sent as the leader of earlier rounds, oldest first
-    first      whether this is the liar's first message of its kind in the current view. Only to these, lies add further
-               messages. Otherwise two liars would answer each other's lies without end
+    earlier    up to two honest proposals or prepare certificates that the liar had as leader of earlier rounds, oldest
+               first
+    first      whether this is the liar's first message of its kind in the current view. Lies that send further messages
+               to all peers do so only if it is. Otherwise two liars would answer each other's lies without end
     """
 
     machine: Any
@@ -83,7 +84,7 @@ Forge = Callable[[Outgoing], Messages]
 class Memory:
     """A liar's memory of its own messages.
 
-    led     round -> kind -> the last message that the liar sent as the leader of this round
+    led     round -> kind -> the last honest message of the liar as the leader of this round
     seen    the kinds of messages that it has sent in the current view
     """
 

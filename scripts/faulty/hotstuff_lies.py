@@ -1,13 +1,14 @@
 """Lies of a peer in a run that HotStuff-2 decides (exchange.trust=nobody).
 
-As the leader of a view, a liar can send different messages to different peers, or none. A leader whose commit is
-decided although it lied is not demoted (consensus/commit.py), so it leads and lies again: `split`, `rosters` and `hide`
-therefore try not to let the view fail in which the commit is first proposed. No peer receives two proposals with the
-liar's signature, or one proposal and a certificate of another one, because these would get the liar expelled.
+As the leader of a view, a liar can send different messages to different peers, or none. It is demoted only if another
+commit replaces its proposal (consensus/commit.py). `rosters`, `hide` and, with four peers, `split` avoid that: their
+commit gets enough votes to be decided, if not in this view, then in a later one. With 16 peers, `split` loses its view,
+and the liar is demoted. No peer receives two different proposals of one view with the liar's signature, or one proposal
+and a certificate of another one, because these would get the liar expelled. `digests` is the exception: it votes twice.
 
-These lies cannot be expressed: a proposal without a justification in another view than that of its commit, and a
-justification of another commit. Both are malformed (consensus/hotstuff/votes.py). No certificate can be forged either,
-because a liar cannot sign for other peers; forged ones are sent all the same.
+Two lies are malformed (consensus/hotstuff/votes.py), so they cannot be sent: an unjustified proposal whose view differs
+from its commit's view, and a proposal whose justification certifies another commit. A forged certificate is never
+valid, because a liar cannot sign for other peers. `reports` and `certificates` send some anyway.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def rosters(out: Outgoing) -> Messages:
 
 
 def hide(out: Outgoing) -> Messages:
-    """Hide certificates as a leader: that of the commit from all peers, in even rounds the first one from all but f."""
+    """Hide commit certificates from all peers, and in even rounds also prepare certificates from all but f peers."""
     if isinstance(out.message, Prepared) and out.message.number % 2 == 0 and out.to not in out.few:
         return []
     return [] if isinstance(out.message, CommitCertificate) else out.honest

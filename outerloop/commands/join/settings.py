@@ -77,9 +77,9 @@ def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig
 
 
 def mark_newcomer(config: DictConfig) -> list[str]:
-    """Set, in the settings of a machine without a checkpoint, that it may not start the run alone.
+    """Set that this machine, which has no checkpoint, must not start the run alone. Return the override.
 
-    Return the override. The machine would start the run from the beginning if the last peer left in the meantime.
+    Otherwise it would start the run from the beginning if the last peer left after it had sent the settings.
     """
     config.exchange.newcomer = True
     return ["exchange.newcomer=true"]

@@ -2,8 +2,8 @@
 
 {incarnation}, then one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 
-The consensus answers some messages at once, e.g. with the proof of the current view. A member could send such messages
-without end, and never read the answers. So this peer sends at most MAX_SENDING ballots to a peer at a time.
+Some ballots make the consensus send a ballot back, e.g. the proof of the current view. A member could provoke these
+without end and not read them. So this peer sends at most MAX_SENDING ballots to a peer at a time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from outerloop.swarm.validation import MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
 MAX_SENDING = 32
-"""Maximum number of ballots that are being sent to one peer at a time. Further ones are dropped, which the protocol
-tolerates: the next view sends new ones. An honest peer has about 16 in flight (p2p/admission.py)."""
+"""Maximum number of ballots that are being sent to one peer at a time. A ballot beyond this limit is not sent. The
+protocol tolerates lost ballots: peers send new ones in the next view, and fetch commits that they missed. To an honest
+peer, about 16 are being sent at a time (p2p/admission.py)."""
 
 
 class BallotRpc(RpcService):

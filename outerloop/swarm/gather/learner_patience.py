@@ -1,11 +1,11 @@
 """Decide for which learners a round waits, so that learners whose payloads do not arrive cannot slow down every round.
 
 A learner is a peer outside the roster that asked to be counted (consensus/roster_change.py). A round waits for its
-payload until the end of the grace period. After k rounds in a row that closed without the learner's payload although it
-had asked, only every 2^k-th round waits for it. So a learner that is merely slow is still counted at times. Its payload
-resets k to 0.
+payload, at most until the end of the grace period. Let k be the number of rounds in a row in which the learner asked,
+and this peer did not receive its payload. This peer then waits only in rounds whose number is divisible by 2^k, with k
+at most MAX_DOUBLINGS. A payload that arrives sets k to 0, so a learner that was late for a while is counted again.
 
-Each peer decides this for its own timers. Replicas need not agree on it.
+Each peer has its own k for its own timers; the peers need not agree.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Set
 from outerloop.swarm.validation import MAX_PEERS
 
 MAX_DOUBLINGS = 6
-"""Largest k that counts: at least every 64th round waits."""
+"""Maximum k: every 64th round waits."""
 
 
 class LearnerPatience:
-    """Counts, for each of at most MAX_PEERS learners, the rounds in a row that closed without its payload."""
+    """Counts, for each of at most MAX_PEERS learners, the rounds in a row in which its payload did not arrive."""
 
     def __init__(self) -> None:
         self._missed: dict[str, int] = {}

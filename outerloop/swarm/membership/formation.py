@@ -5,19 +5,21 @@ handles the others). Peers may see different rosters for a while, so each peer a
 list:
 
     all members report the same list          the run has formed
-    more than half of the members report      the run forms without the other members after FORM_GRACE_S; this peer
-    the same list                             logs their names
+    more than half of the members report      the run forms without the other members, after FORM_GRACE_S or once a
+    the same list                             peer has formed with this list; this peer logs their names
     other peers have already formed with a    this peer adopts their list, so that a surplus machine that appears a
     list that contains this peer              moment later cannot separate it from the members that have formed
+    other peers have already formed with a    this peer adopts the list, and is a late joiner
+    list that does not contain this peer
 
 The member list, including the join times, determines the session id. Votes and commits are valid only in their session.
 If all peers resume a run, they form a new session. A peer that restarts while the others continue, and remembers their
-session, rejoins it. A newcomer (a machine that joins the run and has no checkpoint of it) does not form the run alone:
-if no other peer is there, the run has ended or is interrupted. A late joiner is not a member: the members know its
-name, and it can join the roster of the gather rounds once it has the state.
+session, rejoins it. A peer that joins the run and has no checkpoint of it (`newcomer`) does not form the run as its
+only member: if no other peer is there, the run has ended or is interrupted. A late joiner is not a member: the members
+know its name, and it can join the roster of the gather rounds once it has the state.
 
-A peer believes that the run has formed with a member list if more than half of the voters report it (proof.py lists
-what a minority can do). The voters are:
+A peer believes that the run has formed with a member list if more than half of the voters report it. For what a
+minority can do, see consensus/proof.py. The voters are:
 
     if this peer is in the member list        the members in that list, including this peer
     else, in a run with exchange.allow        the other peers on the allow-list, which also vote on the commits

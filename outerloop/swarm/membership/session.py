@@ -49,7 +49,7 @@ class NodeOptions:
     open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
     allow             allow-list of peer ids; other peers get no answer. Empty: all peers may take part
     invites           with an allow-list: whether peers that a listed peer invited may take part, too
-    newcomer          this peer may join the run, or start it with others, but not start it alone
+    newcomer          this peer has no checkpoint of the run, and does not start it if it would be the only member
     join_timeout_s    how long to wait for the other peers at the start
     fingerprint       hash of all settings that must be equal on all peers; peers with another hash are left out
     settings          the settings that `fingerprint` covers, so that messages can name a difference
