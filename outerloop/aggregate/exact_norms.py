@@ -50,13 +50,28 @@ def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:
         return math.inf
     if not (top_x and top_y):
         return 0.0
-    e, f = (max(-EXPONENTS, math.frexp(top)[1]) for top in (top_x, top_y))
-    bits = 62 - of.bit_length()
+    e, f = exponent(top_x), exponent(top_y)
+    bits = sum_bits(of)
     size = BLOCK if x.device.type == "cpu" else PIECE
     lefts, rights = x.reshape(-1).split(size), y.reshape(-1).split(size)
     total = sum(sum_of_floors(a, e, b, f, bits) for a, b in zip(lefts, lefts if y is x else rights, strict=True))
+    return scaled_up(total, e + f - bits)
+
+
+def exponent(top: float) -> int:
+    """Return e, the smallest exponent with top < 2^e, but at least -EXPONENTS, for a finite top >= 0; 0 if top is 0."""
+    return max(-EXPONENTS, math.frexp(top)[1])
+
+
+def sum_bits(count: int) -> int:
+    """Return b, the number of bits of a product, for sums of `count` products."""
+    return 62 - count.bit_length()
+
+
+def scaled_up(total: int, by: int) -> float:
+    """Return total · 2^by, or ±infinity if it overflows float64."""
     try:
-        return math.ldexp(total, e + f - bits)
+        return math.ldexp(total, by)
     except OverflowError:
         return math.copysign(math.inf, total)
 
@@ -66,18 +81,21 @@ def largest(x: Tensor) -> float:
     return float(torch.stack(x.aminmax()).abs().max()) if x.numel() else 0.0
 
 
-def scaled_down(x: Tensor, exponent: int) -> Tensor:
-    """Return x · 2^(−exponent) in float64, without rounding if x is float32.
+def scale_down(x: Tensor, exponent: int) -> Tensor:
+    """Multiply a float64 tensor by 2^(−exponent) in place, without rounding if its values are those of float32.
 
-    The factor is applied in two steps, because 2^(−exponent) alone may be too small for float64.
+    Exponents above EXPONENTS need two steps, because 2^(−exponent) alone may be too small for float64.
     """
-    return x.double() * math.ldexp(1.0, -min(exponent, EXPONENTS)) * math.ldexp(1.0, -max(0, exponent - EXPONENTS))
+    x *= math.ldexp(1.0, -min(exponent, EXPONENTS))
+    if exponent > EXPONENTS:
+        x *= math.ldexp(1.0, EXPONENTS - exponent)
+    return x
 
 
 def sum_of_floors(x: Tensor, e: int, y: Tensor, f: int, bits: int) -> int:
     """Return Σ floor(x y · 2^(bits − e − f)) for |x| < 2^e and |y| < 2^f. For float32 values, only the floor rounds."""
-    left = scaled_down(x, e)
-    right = left if y is x else scaled_down(y, f)
+    left = scale_down(x.to(torch.float64, copy=True), e)
+    right = left if y is x else scale_down(y.to(torch.float64, copy=True), f)
     return int((left * right * math.ldexp(1.0, bits)).floor().to(torch.int64).sum())
 
 

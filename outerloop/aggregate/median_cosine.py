@@ -17,8 +17,8 @@ configs/aggregate/median_cosine.yaml, `of` is `senders`, which does not count a 
 sender.
 
 FLAME (arXiv 2101.02281) also compares peers by the cosines of all pairs, and clusters the peers by these cosines. Here
-exact_norms.py computes the cosines per tensor, with P (P − 1) / 2 scalar products for P peers, so all machines get the
-same bits.
+the cosines are computed per tensor, with P (P − 1) / 2 scalar products for P peers (exact_products.py), and all
+machines get the same bits.
 
 This aggregate does not help against a liar whose contribution points in the direction of the others. Such a liar may
 copy or delay honest payloads, or train a back door in addition to the task. It may also follow the others just enough
@@ -28,12 +28,13 @@ to keep its weight, and oppose them otherwise.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.aggregate.exact_norms import norm
+from outerloop.aggregate.exact_products import sums_of_products
 from outerloop.aggregate.median_clip import scaled
 from outerloop.aggregate.trust import cosine
 from outerloop.protocols import Aggregate
@@ -67,10 +68,11 @@ class MedianCosine:
 
 def median_cosines(sent: Sequence[Tensor]) -> list[float]:
     """Return the lower median of each tensor's cosines with the others, at least 0; 0 for a single tensor."""
-    length_P = [norm(x) for x in sent]
+    product_PP = sums_of_products(sent)
+    length_P = [math.sqrt(product_PP[p][p]) for p in range(len(sent))]
     cosines: list[list[float]] = [[] for _ in sent]
     for p, q in itertools.combinations(range(len(sent)), 2):
-        similar = cosine(sent[p], sent[q], length_P[p] * length_P[q])
+        similar = cosine(product_PP[p][q], length_P[p] * length_P[q])
         cosines[p].append(similar)
         cosines[q].append(similar)
     return [max(0.0, statistics.median_low(found)) if found else 0.0 for found in cosines]

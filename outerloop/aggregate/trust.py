@@ -48,7 +48,8 @@ class Trust:
         """Return the trust-weighted mean of P tensors of the same shape."""
         reference = combine_sorted(sent, middle)
         length, length_P = norm(reference), [norm(x) for x in sent]
-        weight_P = [max(0.0, cosine(x, reference, n * length)) for x, n in zip(sent, length_P, strict=True)]
+        products = (sum_of_products(x, reference, of=x.numel()) for x in sent)
+        weight_P = [max(0.0, cosine(product, n * length)) for product, n in zip(products, length_P, strict=True)]
         total_weight = exact_sum(weight_P)
         if not total_weight:
             return reference
@@ -57,6 +58,9 @@ class Trust:
         return weighted_sum(sent, [w / total_weight * factor for w, factor in zip(weight_P, factor_P, strict=True)])
 
 
-def cosine(x: Tensor, y: Tensor, norms: float) -> float:
-    """Return the cosine of two tensors, or 0 if it is undefined. `norms`: the product of their norms, ‖x‖ ‖y‖."""
-    return sum_of_products(x, y, of=x.numel()) / norms if 0 < norms < math.inf else 0.0
+def cosine(product: float, norms: float) -> float:
+    """Return the cosine of two tensors, or 0 if it is undefined.
+
+    product: their scalar product. norms: the product of their norms.
+    """
+    return product / norms if 0 < norms < math.inf else 0.0

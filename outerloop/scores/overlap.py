@@ -19,9 +19,10 @@ So an overlap above 40 % proves a copy by itself only if the other payload is of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
+import torch
 from torch import Tensor
 
 from outerloop import wire
@@ -63,24 +64,40 @@ class PayloadSampler:
         ]
 
 
-def overlap(one: Sample, other: Sample) -> float:
-    """Return the share of the larger payload's values that the other payload repeats, 0 .. 1."""
-    counts = [counts_of(a, b) for a, b in zip(one, other, strict=True)]
-    possible = sum(count for _, count in counts)
-    return sum(matches for matches, _ in counts) / possible if possible else 0.0
+def closest(samples: Mapping[str, Sample], others: Mapping[str, Sample]) -> dict[str, tuple[str, float]]:
+    """Return for each payload the peer with the most similar payload among `others`, and the overlap with it.
+
+    Return ("", 0) for each payload if there are no others.
+    """
+    if not samples or not others:
+        return dict.fromkeys(samples, ("", 0.0))
+    rows = overlaps(list(samples.values()), list(others.values())).tolist()
+    best = (max(zip(row, others, strict=True)) for row in rows)
+    return {peer: (other, share) for peer, (share, other) in zip(samples, best, strict=True)}
 
 
-def counts_of(one: Tensor, other: Tensor) -> tuple[int, int]:
-    """Return how many sampled values of a tensor match, and the larger one of the two numbers of nonzero values."""
-    sent, also = one != 0, other != 0
-    possible = max(int(sent.sum()), int(also.sum()))
-    both = sent & also
-    matches = both & (one == other) if possible > DENSE * len(one) else both
-    return int(matches.sum()), possible
+def overlaps(ones: Sequence[Sample], others: Sequence[Sample]) -> Tensor:
+    """Return the share of the larger payload's values that the other one repeats, 0 .. 1, for all pairs: [P, Q].
+
+    P and Q: number of payloads in `ones` and in `others`, at least 1.
+    """
+    matches_PQ = possible_PQ = torch.zeros(len(ones), len(others), dtype=torch.int64)
+    for one_P, other_Q in zip(zip(*ones, strict=True), zip(*others, strict=True), strict=True):
+        counts_PQ, larger_PQ = counts_of(torch.stack(one_P), torch.stack(other_Q))
+        matches_PQ, possible_PQ = matches_PQ + counts_PQ, possible_PQ + larger_PQ
+    return matches_PQ.double() / possible_PQ.clamp(min=1)
 
 
-def closest(sample: Sample, others: Mapping[str, Sample]) -> tuple[str, float]:
-    """Return the peer with the most similar payload among `others`, and the overlap; ("", 0) if there is none."""
-    found = [(overlap(sample, each), peer) for peer, each in others.items()]
-    best, peer = max(found, default=(0.0, ""))
-    return peer, best
+def counts_of(one_PS: Tensor, other_QS: Tensor) -> tuple[Tensor, Tensor]:
+    """Compare the S sampled values of one tensor in P payloads with those in Q payloads.
+
+    Return how many values match, and the larger one of the two numbers of nonzero values, for all pairs: [P, Q], int64.
+    """
+    sent_PS, sent_QS = one_PS != 0, other_QS != 0
+    possible_PQ = torch.maximum(sent_PS.sum(1)[:, None], sent_QS.sum(1))
+    common_PQ = (sent_PS.float() @ sent_QS.float().T).long()  # exact: counts of at most SAMPLE
+    dense_PQ = possible_PQ > DENSE * one_PS.shape[1]
+    if not dense_PQ.any():
+        return common_PQ, possible_PQ
+    equal_PQ = torch.stack([((x == other_QS) & (x != 0)).sum(1) for x in one_PS])
+    return torch.where(dense_PQ, equal_PQ, common_PQ), possible_PQ

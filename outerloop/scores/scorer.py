@@ -31,7 +31,7 @@ from typing import Any
 from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.scores.measurement import Measurement, Score
-from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest, overlap
+from outerloop.scores.overlap import COPY, PayloadSampler, Sample, closest, overlaps
 from outerloop.scores.selection import LASTING, Selection
 from outerloop.scores.sequential_test import ShortfallTest
 from outerloop.types import Round
@@ -107,12 +107,12 @@ class PayloadScorer:
 
     def accuse_copies(self, round: Round, samples: Mapping[str, Sample]) -> None:
         """Accuse the peers whose payloads repeat payloads of earlier rounds, or this peer's own one of this round."""
-        for peer, sample in samples.items():
-            if self.peer in samples and overlap(sample, samples[self.peer]) > EXACT:
+        if self.peer in samples:
+            shares = overlaps(list(samples.values()), [samples[self.peer]]).squeeze(1).tolist()
+            for peer in [peer for peer, share in zip(samples, shares, strict=True) if share > EXACT]:
                 self.accuse_copier(round, peer, "repeats the payload of this peer of the same round")
         for ago, earlier in enumerate(reversed(self.recent), start=1):
-            for peer, sample in samples.items():
-                other, share = closest(sample, earlier)
+            for peer, (other, share) in closest(samples, earlier).items():
                 if share > COPY:
                     whose = "its own payload" if other == peer else f"the payload of {other}"
                     why = f"repeats {share:.0%} of {whose} of round {round.number + 1 - ago}"
@@ -184,7 +184,7 @@ def benefit_test() -> ShortfallTest:
 def repeated(peer: str, samples: Mapping[str, Sample]) -> str:
     """Return a text that states which other payload of the round the payload of `peer` repeats, or "" if none."""
     others = {other: sample for other, sample in samples.items() if other != peer}
-    other, share = closest(samples[peer], others)
+    other, share = closest({peer: samples[peer]}, others)[peer]
     return f"; its payload repeats {share:.0%} of that of {other}" if share > COPY else ""
 
 

@@ -4,7 +4,7 @@ from random import Random
 
 import torch
 
-from outerloop.scores.overlap import SAMPLE, PayloadSampler, closest, overlap
+from outerloop.scores.overlap import SAMPLE, PayloadSampler, closest, overlaps
 from tests.support.scored_messages import message_of
 from tests.support.small_trainer import trainer_of
 
@@ -13,6 +13,11 @@ def sparse(*positions, value=1.0):
     x = torch.zeros(100)
     x[list(positions)] = value
     return x
+
+
+def overlap(one, other):
+    """The overlap of two payloads."""
+    return overlaps([one], [other]).item()
 
 
 def test_sparse_payloads_are_compared_by_position():
@@ -31,10 +36,21 @@ def test_dense_payloads_are_compared_by_magnitude():
     assert overlap([one], [half]) == 0.5
 
 
+def test_all_pairs_at_once_are_those_one_by_one():
+    draw = torch.Generator().manual_seed(0)
+    dense = [torch.rand(100, generator=draw) for _ in range(3)]
+    payloads = [[sparse(*range(p, 3 * p + 2)), x] for p, x in enumerate([*dense, dense[0], sparse(4, 5)])]
+    found = overlaps(payloads, payloads[1:])
+    assert found.tolist() == [[overlap(one, other) for other in payloads[1:]] for one in payloads]
+    assert found[1:].diagonal().tolist() == [1.0] * 4
+    assert 0.9 < found[0, 2] < 1.0, "the same dense tensor, another sparse one"
+
+
 def test_the_closest_payload():
     others = {"a": [sparse(1, 9)], "b": [sparse(1, 2)], "c": [sparse(8)]}
-    assert closest([sparse(1, 2)], others) == ("b", 1.0)
-    assert closest([sparse(1, 2)], {}) == ("", 0.0)
+    assert closest({"x": [sparse(1, 2)], "c": [sparse(8, 9)]}, others) == {"x": ("b", 1.0), "c": ("c", 0.5)}
+    assert closest({"x": [sparse(1, 2)]}, {}) == {"x": ("", 0.0)}
+    assert closest({}, others) == {}
 
 
 def test_a_copy_with_flipped_signs_repeats_everything_and_independent_payloads_little():
