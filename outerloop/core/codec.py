@@ -13,7 +13,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.compress.by_size import codec_of
 from outerloop.kernels.finite import all_finite
-from outerloop.protocols import Compressor, Stateful, Transforming
+from outerloop.protocols import Announcing, Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
@@ -115,11 +115,11 @@ class UpdateCodec:
         If a round fails, the following round has no agreed tensors.
 
         messages: all messages of the landed round, sorted by peer name. "next" parts of other peers are ignored, and so
-            are those of tensors that are not parameters.
+            are those of tensors that are not parameters, or whose compressor announces nothing.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
-            if "next" in parts and name in like:
+            if "next" in parts and name in like and isinstance(codec_of(self.compress, like[name].shape), Announcing):
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:

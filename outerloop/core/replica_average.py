@@ -123,7 +123,7 @@ def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
 def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
     """Return each peer's weights, with their distance from `own` multiplied by the peer's factor (at most 1)."""
     return {
-        peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
+        peer: {name: torch.lerp(own[name], x.to(own[name].dtype), factors[peer]) for name, x in weights.items()}
         if factors[peer] < 1
         else weights
         for peer, weights in others.items()

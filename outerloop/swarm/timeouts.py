@@ -51,6 +51,7 @@ ASK_S = 5.0  # interval at which a peer outside the roster asks to join
 HASHED_S = 2.0  # a payload waits this long for the hash of a newly copied state; enough for about 3 GB
 CERTIFY_S = 30.0  # a joiner still waiting for certification logs it after this time, then after 2x, 4x, ...
 DONATE_S = 90.0  # a joiner waits this long for a donor to land the commit and copy its state; must exceed POLL_S
+LATE_OFFER_S = 5.0  # once most donors offer the same state, a joiner waits this long for the next donor's offer
 STATE_S = 24 * 3600.0  # how long other ranks and peers wait while one rank or peer loads a state
 STATE_KEPT_S = 600.0  # a copied state is dropped once no peer has requested it for this long
 CALL_S = 30.0  # time limit for a call from the training thread to the network thread that sends nothing to peers

@@ -10,7 +10,7 @@ from outerloop import wire
 from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen, too_far
 from outerloop.aggregate.norm_screen import LONGEST, Measured
 from outerloop.core.codec import schema_of
-from outerloop.core.replica_average import average, usual_distance
+from outerloop.core.replica_average import average, drawn_near, usual_distance
 from outerloop.exchange.inprocess import InProcess
 from outerloop.replica.island import run_inline
 from outerloop.replica.rank_group import RankGroup
@@ -149,3 +149,10 @@ def test_a_replica_that_one_lane_cannot_read_is_left_out_in_all_lanes():
     own, other = replicas(2)
     found = average(Loop(own, {"001": blob_of(other, "001")}), OtherLane(None))
     assert found.peers == ("000",) and found.refused["001"].endswith("on another rank")
+
+
+def test_weights_of_a_narrower_dtype_are_drawn_near_in_the_own_dtype():
+    own, other = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([3.0, 0.0])
+    near = drawn_near({"a": {"w": other}, "b": {"w": other}}, {"w": own}, {"a": 0.5, "b": 1.0})
+    assert near["a"]["w"].tolist() == [2.0, 1.0] and near["a"]["w"].dtype == torch.float64
+    assert near["b"]["w"] is other

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outerloop import rng
+from outerloop.inner.audit.optimizer_bounds import refuse_impossible
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
 from outerloop.swarm.audit.leaves import Leaf
@@ -50,13 +51,15 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     """Load a state that another peer sent.
 
     `like`: a trainer with the same settings, whose optimizer has made at least one step. It defines the names, shapes
-    and dtypes that are allowed. Raises ValueError if the state has others, or an invalid random state.
+    and dtypes that are allowed. Raises ValueError if the state has others, if training cannot lead to its optimizer
+    state (optimizer_bounds.py), or if its random state is invalid.
     """
     received = [canonical.unpack(part) for part in state]
     for tree, own in zip(received, trees(like), strict=True):
         if spec(tree) not in (spec(own), spec(unused(own))):
             raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
     weights, optimizer, rest = received
+    refuse_impossible(optimizer, trainer.clip_norm)
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
     assert trainer.optimizer is not None

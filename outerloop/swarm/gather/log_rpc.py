@@ -25,7 +25,7 @@ from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import HEDGE_S, HISTORY_S, limit
-from outerloop.swarm.validation import id_of
+from outerloop.swarm.validation import id_of, quote
 
 logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[CommitCertificate]]
@@ -84,7 +84,7 @@ class LogRpc(RpcService):
             await stream.send_object({"after": after})
             count = (await stream.receive_object()).get("commits")
             if type(count) is not int or not 0 <= count <= ROUNDS_KEPT:
-                raise Unreadable(f"a log with an invalid number of commits: {count!r}")
+                raise Unreadable(f"a log with an invalid number of commits: {quote(count)}")
             log: list[CommitCertificate] = []
             for _ in range(count):
                 log.append(_decided(await receive_message(stream), after, log))

@@ -21,7 +21,7 @@ from outerloop.swarm.p2p.transport import Transport, Unreachable
 from outerloop.swarm.state_transfer.donor import content_of, protocol_of
 from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut, max_bytes
 from outerloop.swarm.storage import Disk
-from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
+from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, LATE_OFFER_S, PULL_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import EmptyStore
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 Named = tuple[bytes, int]
 """A manifest's sha256 and size in bytes, which identify a state."""
+Offer = tuple[Named, str]
+"""A manifest, and the donor that offers it."""
 
 
 class Download:
@@ -73,8 +75,9 @@ class Download:
         Raises ContentUnavailable if the donors do not deliver the state, and MalformedMessage if its manifest is
         malformed.
         """
-        answers = await asyncio.gather(*(self._ask(donor, number, max_bytes(at_most)) for donor in donors))
-        offers = _offers(answers)
+        offers = _offers(await self._answers(number, donors, at_most=max_bytes(at_most)))
+        if len(offers) > 1:
+            logger.warning("the donors offer different states: %s", sorted(offers.values(), key=len))
         named = _named_by_most(offers, len(donors))
         if named is None and certified is not None and offers:
             sha = await certified()
@@ -92,7 +95,28 @@ class Download:
             )
         return manifest, await self._chunks(manifest, holders, progress)
 
-    async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
+    async def _answers(self, number: int, donors: Sequence[str], *, at_most: int) -> list[Offer | None]:
+        """Ask all donors for the manifest of the state. Return their answers.
+
+        Once more than half of the donors offer the same state, wait for at most LATE_OFFER_S for each further answer.
+        """
+        asking = {asyncio.create_task(self._ask(donor, number, at_most)) for donor in donors}
+        answers: list[Offer | None] = []
+        patience_s: float | None = None
+        try:
+            while asking:
+                done, asking = await asyncio.wait(asking, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                answers += [task.result() for task in done]
+                if _named_by_most(_offers(answers), len(donors)):
+                    patience_s = LATE_OFFER_S
+        finally:
+            for task in asking:
+                task.cancel()
+        return answers
+
+    async def _ask(self, donor: str, number: int, at_most: int) -> Offer | None:
         """Return the manifest that a donor offers, and the donor, or None if it offers no valid manifest."""
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
@@ -173,14 +197,12 @@ class Download:
         return held & needed
 
 
-def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
-    """Return a mapping from manifest to donors that offer it. Log a warning if the donors offer different manifests."""
+def _offers(answers: Sequence[Offer | None]) -> dict[Named, list[str]]:
+    """Return a mapping from manifest to donors that offer it."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:
             donors[answer[0]].append(answer[1])
-    if len(donors) > 1:
-        logger.warning("the donors offer different states: %s", sorted(donors.values(), key=len))
     return dict(donors)
 
 

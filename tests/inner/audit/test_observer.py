@@ -12,6 +12,7 @@ import torch
 
 from outerloop.inner.audit.machine import class_of
 from outerloop.inner.audit.observer import AuditObserver
+from outerloop.inner.audit.state import capture, leaf_of
 from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
@@ -114,7 +115,7 @@ def with_step_counts(tree: Any, count: float) -> Any:
     return tree
 
 
-@pytest.mark.parametrize("count", [-1.0, -1e30])
+@pytest.mark.parametrize("count", [-1.0, -5.0, -1e30])
 def test_a_state_from_which_no_optimizer_can_continue_is_the_first_differing_leaf(tmp_path: Path, count: float) -> None:
     trainer, observer = observed(tmp_path, trainer_of(*SETTINGS, "inner.optimizer.fused=false"))
     train(trainer, 2 * STEPS + 1)
@@ -123,6 +124,30 @@ def test_a_state_from_which_no_optimizer_can_continue_is_the_first_differing_lea
     forged = (state[0], canonical.pack(with_step_counts(tree, count)), state[2])
     assert forged != state
     assert observer.examine(order_for(observer, 1, 1, state=forged)) == 1
+
+
+def test_moments_in_which_all_gradients_vanish_are_the_first_differing_leaf(tmp_path: Path) -> None:
+    """A peer that states them can compute its later states without data: here, it trains on other windows."""
+    trainer, auditor = observed(tmp_path)
+    train(trainer, STEPS)
+    liar = trainer_of(*SETTINGS)
+    draw = torch.Generator().manual_seed(1)
+    others = [[torch.randint(0, 256, (2, 17), generator=draw) for _ in range(2)] for _ in range(STEPS + 1)]
+    liar.train_on(others[-1])  # creates the moments
+    assert liar.optimizer is not None
+    for moments in liar.optimizer.state.values():
+        moments["exp_avg"].fill_(1e18)
+        moments["exp_avg_sq"].fill_(3e38)
+    states = [capture(liar)]
+    for step, windows in enumerate(others[:STEPS], start=1):
+        liar.train_on(windows)
+        liar.outer.after_inner_step(1)
+        if step in (EVERY, STEPS):
+            states.append(capture(liar))
+    pick = Pick(0, b"c" * 32, auditor.outer.exchange.peer, auditor.desk.header(0), 0, ())
+    claimed = tuple(leaf_of(state) for state in states)
+    order = Order(pick, hash_without_chain(5, BEFORE_FIRST), claimed, (), states[0])
+    assert auditor.examine(order) == 0
 
 
 def test_an_auditor_that_fails_to_replay_names_no_leaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.state_transfer.donor import COPY_EVERY, FURTHEST_AHEAD, Donor, next_common, protocol_of
 from outerloop.swarm.state_transfer.download import Download
 from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES, Manifest, cut
-from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S
+from outerloop.swarm.timeouts import LATE_OFFER_S, POLL_S, STATE_KEPT_S
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage
 from tests.support.swarm.gather_scene import MemoryDisk
@@ -79,6 +79,18 @@ async def test_every_size_comes_whole_from_all_donors(size):
     gave = [donor.bulk.bytes_sent for donor in made.values()]
     assert sum(gave) == size + len(manifest.to_bytes())
     assert size <= 2 * CHUNK_BYTES or min(gave) >= CHUNK_BYTES // 2, "all donors give"
+
+
+@virtual
+async def test_a_donor_that_does_not_answer_delays_a_download_by_seconds_only():
+    """It accepts the request, but never lands the commit."""
+    network, content = MemoryNetwork(), state(CHUNK_BYTES)
+    made = await donors(network, "abcd")
+    began = now_s()
+    get = asyncio.create_task(joiner(network).get(0, list(made), ignore))
+    await asyncio.gather(*(land(made[name], 0, content, after_s=0.1) for name in "abc"))
+    assert (await get)[1] == content
+    assert LATE_OFFER_S <= now_s() - began < LATE_OFFER_S + 1.0
 
 
 @virtual
