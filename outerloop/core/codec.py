@@ -119,7 +119,7 @@ class UpdateCodec:
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
-            if "next" in parts and name in like and isinstance(codec_of(self.compress, like[name].shape), Announcing):
+            if "next" in parts and name in like and announcing(self.compress, like[name].shape):
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +129,17 @@ class UpdateCodec:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         self.agreed = dict(state["agreed"])
+
+
+def announcing(compress: Compressor, shape: torch.Size) -> Announcing | None:
+    """Return the compressor that announces positions for a tensor of this shape, or None if none does.
+
+    It may compress the coefficients of a transform.
+    """
+    codec = codec_of(compress, shape)
+    while isinstance(codec, Transforming):
+        codec = codec_of(codec.of, shape)
+    return codec if isinstance(codec, Announcing) else None
 
 
 def leader(number: int, peers: int) -> int:

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from outerloop.aggregate.norm_screen import NormScreen
-from outerloop.compress.by_size import codec_of
 from outerloop.core import contributions
-from outerloop.core.codec import UpdateCodec
+from outerloop.core.codec import UpdateCodec, announcing
 from outerloop.core.contributions import ContributionLedger
 from outerloop.core.verify import VerifiedRound
 from outerloop.methods.state_check import MOST_ROUNDS, check_method
-from outerloop.protocols import AdaptiveSchedule, Announcing, OuterMethod
+from outerloop.protocols import AdaptiveSchedule, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.weights import Replica
 from outerloop.state import canonical
@@ -166,8 +165,8 @@ def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> Non
     if received.keys() != {"agreed"}:
         raise ValueError("the agreed tensors must be a map with the single key 'agreed'")
     for name, word in received["agreed"].items():
-        codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
-        if not isinstance(codec, Announcing):
+        codec = announcing(update_codec.compress, slow[name].shape) if name in slow else None
+        if codec is None:
             raise ValueError(f"it contains an agreed tensor for {name}, but this peer's compressor uses none")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):

@@ -43,7 +43,11 @@ class Transforming(Protocol):
     Contributions are aggregated as coefficients, unless the aggregate `combines_values`.
 
     decode(parts, shape, context) = inverse(coefficients(parts, shape, context), context)
+
+    of: the compressor of the coefficients.
     """
+
+    of: Compressor
 
     def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the coefficients: a float32 tensor of `shape` that is 0 where no coefficient was sent.

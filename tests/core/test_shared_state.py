@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from outerloop import wire
+from outerloop.compress.dct import Dct
 from outerloop.compress.identity import Identity
 from outerloop.compress.scalecom import ScaleCom
 from outerloop.core.codec import schema_of
@@ -319,6 +320,10 @@ PARTS = {
     "adaptive": lambda: {"schedule": Adaptive(sync_every=3, sync_min=2, sync_max=9, low=0.2, high=0.5)},
     "scalecom": lambda: {
         "compress": ScaleCom(chunk=16, k=4, values=Identity()),
+        "feedback": ErrorFeedback(beta=0.9),
+    },
+    "scalecom behind dct": lambda: {
+        "compress": Dct(chunk=16, of=ScaleCom(chunk=16, k=4, values=Identity())),
         "feedback": ErrorFeedback(beta=0.9),
     },
 }
