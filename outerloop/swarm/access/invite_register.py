@@ -97,6 +97,7 @@ class InviteRegister:
                 new.append(statement)
                 _log(statement, self.peers)
         if new:
+            self.peers = self.peers.without_excess(listed=self._trust.allow.configured)
             self._apply()
             async with self._writing:  # one write at a time, always of the newest register
                 await write_statements(self._disk, [*self.peers.shared, *self._local()])

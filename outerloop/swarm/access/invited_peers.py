@@ -7,7 +7,8 @@ Peers that know the same statements admit the same keys:
     a withdrawn invite      no admission counts that was received at the time of the withdrawal or later. One that was
                             received earlier counts: the token had been used
     too many statements     those with the earliest dates are kept: MAX_PER_ISSUER admissions and MAX_PER_ISSUER
-                            withdrawals of each issuer, MAX_ADMISSIONS of each kind in total
+                            withdrawals of each issuer, MAX_ADMISSIONS of each kind in total. The same limits apply to
+                            removals of peers whose admissions were left out (InviteRegister)
     two removals            the later one counts
     two withdrawals         of one invite: the earlier one counts
 
@@ -27,7 +28,7 @@ The result depends on the clocks of the listed peers, because the times are thos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -100,6 +101,18 @@ class InvitedPeers:
         withdrawals = {**self.withdrawals, withdrawal.subject: withdrawal}
         kept = _first_of_each_issuer((one.order, one.issuer, key) for key, one in withdrawals.items())
         return replace(self, withdrawals={key: withdrawals[key] for key in kept})
+
+    def without_excess(self, *, listed: Set[str]) -> InvitedPeers:
+        """Return the known statements with at most MAX_PER_ISSUER removals of forgotten peers by each listed peer.
+
+        A peer is forgotten if with_admission has left out its admissions. Its removal is kept, but not shared, because
+        another admission of the peer may arrive. Removals of the peers in `listed` are all kept.
+        """
+        of_forgotten = self.removals.keys() - self.known - listed
+        found = ((self.removals[peer].order, self.removals[peer].by, peer) for peer in of_forgotten)
+        excess = of_forgotten.difference(_first_of_each_issuer(found))
+        kept = {peer: removal for peer, removal in self.removals.items() if peer not in excess}
+        return replace(self, removals=kept) if excess else self
 
     def without_outdated(self, *, now_s: float) -> InvitedPeers:
         """Return the known statements without the withdrawals that are no longer needed."""
@@ -204,14 +217,15 @@ def _refuses(withdrawal: Withdrawal, admission: Admission) -> bool:
     return (invite.issuer, invite.digest) == withdrawal.subject and admission.at_s >= withdrawal.at_s
 
 
-def _first_of_each_issuer(invites: Iterable[tuple[tuple[Any, ...], str, Key]]) -> list[Key]:
+def _first_of_each_issuer(statements: Iterable[tuple[tuple[Any, ...], str, Key]]) -> list[Key]:
     """Return the keys of the first MAX_PER_ISSUER statements of each issuer, and of these the first MAX_ADMISSIONS.
 
-    `invites`: for each invite, the sort key of its statement, the issuer, and the key to return. The sort keys differ.
+    `statements`: for each, its sort key, the issuer of its invite or the signer of the removal, and the key to return.
+    The sort keys differ.
     """
     kept = list[Key]()
     by_issuer: Counter[str] = Counter()
-    for _, issuer, key in sorted(invites, key=lambda one: one[0]):
+    for _, issuer, key in sorted(statements, key=lambda one: one[0]):
         by_issuer[issuer] += 1
         if by_issuer[issuer] <= MAX_PER_ISSUER and len(kept) < MAX_ADMISSIONS:
             kept.append(key)

@@ -24,7 +24,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgpack
 
@@ -39,7 +41,7 @@ from outerloop.swarm.invites.invite_client import PROTOCOL, ask, digest_of, tell
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
-from outerloop.swarm.validation import MalformedMessage
+from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
@@ -51,6 +53,12 @@ peers. The first limit also applies to the new statements in a peer's answers to
 accepted, but that peer is not polled again until the limit allows it."""
 MAX_SENDING = 16
 """Maximum number of statements that are being sent at the same time."""
+MAX_QUEUED = 8
+"""Maximum number of statements that are being sent to one peer, or wait for this. A statement beyond this limit is not
+sent to that peer, which receives it when it polls. Otherwise, a listed peer could sign statements faster than the peers
+that it invited accept them."""
+MAX_QUEUED_IN_TOTAL = MAX_QUEUED * MAX_PEERS
+"""Maximum number of such statements to all peers, because a listed peer can replace the peers that it invited."""
 TOO_MANY = "sent too many statements about invited peers"
 
 
@@ -70,6 +78,7 @@ class InviteService(RpcService):
         self._using, self._slots = asyncio.Lock(), asyncio.Semaphore(MAX_SENDING)
         self._random = random.Random(transport.peer_id)
         self._sending = BackgroundTasks()
+        self._queued: Counter[tuple[str, bool]] = Counter()  # (peer, whether it may take part) -> statements
 
     async def keep_up(self) -> None:
         """Poll all peers once, then one random peer at a time, until cancelled.
@@ -213,8 +222,20 @@ class InviteService(RpcService):
         self._start_sending(*self._register.peers.stopped_by(statement))
 
     def _start_sending(self, statement: Statement, peers: Iterable[str]) -> None:
+        """Send a statement to each of these peers in the background, unless too many statements to it wait.
+
+        Statements to a peer that may no longer take part are counted separately, so that it receives the proof of this.
+        """
         for peer in {*peers} - {self._transport.peer_id}:
-            self._sending.start(self._tell(peer, statement))
+            queue = peer, peer in self._trust.allow
+            if self._queued[queue] >= MAX_QUEUED or len(self._sending) >= MAX_QUEUED_IN_TOTAL:
+                logger.debug("a statement to %s was dropped: %d wait", peer, len(self._sending))
+                continue
+            self._queued[queue] += 1
+            self._sending.start(self._tell(peer, statement)).add_done_callback(partial(self._ended, queue))
+
+    def _ended(self, queue: tuple[str, bool], _: asyncio.Task[None]) -> None:
+        self._queued -= Counter([queue])  # removes queues with a count of 0
 
     async def _tell(self, peer: str, statement: Statement) -> None:
         try:

@@ -32,6 +32,10 @@ class BackgroundTasks:
         task.add_done_callback(self._running.discard)
         return task
 
+    def __len__(self) -> int:
+        """Return the number of running tasks."""
+        return len(self._running)
+
     @property
     def running(self) -> bool:
         """Return whether any task is running."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
+from outerloop.swarm.access import invited_peers
 from outerloop.swarm.access.admissions import Admission, Removal
 from outerloop.swarm.access.invite_register import FUTURE_S
 from outerloop.swarm.access.register_files import REGISTER, REMOVAL, write_waiting
@@ -76,6 +77,34 @@ def test_a_removed_peer_is_refused_until_the_removal_is_lifted() -> None:
         assert "was removed" in each.trust.allow.why_not(id_of(X))
     asyncio.run(again.register.add([removal(lifted=True, at_s=NOW_S + 1)]))
     assert id_of(X) in peer(like=again).trust.allow
+
+
+def test_removals_of_forgotten_peers_are_limited_by_signer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The issuer A signs earlier and earlier admissions, which displace its own, and removes each of these peers."""
+    monkeypatch.setattr(invited_peers, "MAX_PER_ISSUER", 2)
+    one, numbers = peer(), range(100, 120)
+    local = removal(C, by=A)
+    asyncio.run(one.register.add([admission(token(), at_s=NOW_S + 1), removal(by=B), local]))
+    for number in numbers:
+        of = admission(token(), number, at_s=NOW_S + 100 - number)
+        assert asyncio.run(one.register.add([of, removal(number, by=A, at_s=number)]))
+    assert one.register.peers.known == {id_of(number) for number in numbers[-2:]}
+    kept = {id_of(number) for number in (*numbers[:2], *numbers[-2:])}
+    assert one.register.peers.removals.keys() == {id_of(X), *kept, local.peer}, "those of B and C stay"
+
+
+def test_a_removed_peer_stays_removed_if_it_is_forgotten_and_invited_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invited_peers, "MAX_PER_ISSUER", 1)
+    one, other, removed, again = peer(A), peer(C), [admission(token()), removal()], admission(token(B))
+    displacing = admission(token(), Y, at_s=NOW_S - 1)
+    for statement in (*removed, displacing, again):
+        asyncio.run(one.register.add([statement]))
+    for statement in (displacing, *removed, again):
+        asyncio.run(other.register.add([statement]))
+    assert one.register.peers.known == other.register.peers.known == {id_of(X), id_of(Y)}
+    assert id_of(X) not in one.trust.allow
+    asyncio.run(other.register.add(one.register.peers.shared))
+    assert one.register.peers.shared == other.register.peers.shared and id_of(X) not in other.trust.allow
 
 
 def test_a_listed_peer_is_removed_on_one_machine_only() -> None:

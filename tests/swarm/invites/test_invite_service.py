@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgpack
 import pytest
@@ -16,9 +17,10 @@ from outerloop.swarm.access.rate_limits import Rate
 from outerloop.swarm.access.register_files import packed, write_waiting
 from outerloop.swarm.invites import invite_service
 from outerloop.swarm.invites.invite_client import PROTOCOL, InviteRefused, ask, look, tell, use
-from outerloop.swarm.invites.invite_service import AROUND_S
+from outerloop.swarm.invites.invite_service import AROUND_S, MAX_QUEUED, MAX_QUEUED_IN_TOTAL
 from outerloop.swarm.p2p.framing import Stream, TurnedAway, Unreadable
 from outerloop.swarm.p2p.transport import Request, anybody
+from outerloop.swarm.timeouts import SEND_S
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, C, Peer, X, Y, admission, removal, token
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -376,6 +378,58 @@ def test_few_statements_are_sent_at_the_same_time(monkeypatch: pytest.MonkeyPatc
         a.updates.service.tell([admission(token(A), 100 + number) for number in range(5)])
         await asyncio.sleep(20)
         assert most == 2
+
+    run(scene())
+
+
+class Unending:
+    """Peers that accept every stream and never close it. `received`: (peer, what it received)."""
+
+    def __init__(self, network: MemoryNetwork, *numbers: int) -> None:
+        self.received: list[tuple[str, object]] = []
+        for number in numbers:
+            network.handlers[id_of(number), PROTOCOL] = partial(self._keep, id_of(number))
+
+    async def _keep(self, peer: str, remote: str, stream: Stream) -> None:
+        self.received.append((peer, (await stream.receive_object())["tell"]))
+        await asyncio.Event().wait()
+
+
+def sending() -> int:
+    """Return the number of tasks that send a statement, or wait for this."""
+    return sum("InviteService._tell" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize(("in_total", "limit"), [(MAX_QUEUED_IN_TOTAL, 2 * MAX_QUEUED), (5, 5)])
+def test_statements_to_peers_that_never_close_a_stream_do_not_accumulate(
+    in_total: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invite_service, "MAX_QUEUED_IN_TOTAL", in_total)
+
+    async def scene() -> None:
+        network = MemoryNetwork()
+        a, others, most = Peer(network, A), Unending(network, B, C), 0
+        assert a.updates.service is not None
+        for second in range(600):
+            a.updates.service.tell([removal(X, lifted=True, at_s=NOW_S + second)])
+            most = max(most, sending())
+            await asyncio.sleep(1)
+        assert most == limit
+        assert len(others.received) > 10 * limit, "later statements are sent once the earlier ones have timed out"
+
+    run(scene())
+
+
+def test_a_removed_peer_receives_its_removal_although_other_statements_wait() -> None:
+    async def scene() -> None:
+        network = MemoryNetwork()
+        a, others = Peer(network, A), Unending(network, B, C, X)
+        await a.register.add([admission(token())])
+        assert a.updates.service is not None
+        a.updates.service.tell([removal(Y, lifted=True, at_s=NOW_S + second) for second in range(2 * MAX_QUEUED)])
+        a.updates.service.tell(await a.register.add([removal(X)]))
+        await asyncio.sleep(3 * SEND_S)
+        assert (id_of(X), packed(removal(X))) in others.received
 
     run(scene())
 
