@@ -14,6 +14,7 @@ import pytest
 
 from outerloop.commands.join import invitation
 from outerloop.commands.join.invitation import REFUSALS, Invitation
+from outerloop.config.manifest.content import RunManifest
 from outerloop.swarm.access.invites import Token
 from outerloop.swarm.invites.invite_client import InviteRefused
 from outerloop.swarm.p2p.transport import Unreachable
@@ -25,10 +26,16 @@ LISTED = [id_of(1), id_of(2)]
 ADDRESS = f"/ip4/192.0.2.1/tcp/4/p2p/{LISTED[1]}"
 
 
-def token(*, expires_s: float = 0) -> str:
+def token(*, expires_s: float = 0, run: str = "summer") -> str:
     one = trust(1).signatures
     until_s = int(expires_s or time.time() + 600)
-    return Token.new(one, run="summer", listed=LISTED, name="", expires_s=until_s, rounds=0).to_text()
+    return Token.new(one, run=run, listed=LISTED, name="", expires_s=until_s, rounds=0).to_text()
+
+
+def manifest(run: str | int) -> SimpleNamespace:
+    """Return the signed manifest of a run, as `fetch` returns it."""
+    found = RunManifest(version="0.1.0", run=run, fingerprint="ab" * 32)
+    return SimpleNamespace(content=found.to_json().encode())
 
 
 class Network:
@@ -70,6 +77,29 @@ def test_mistakes_are_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert answer in error_of(monkeypatch, capsys, "join", ADDRESS, "--yes", *arguments)
+
+
+@pytest.mark.parametrize("run", ["x/../mine", "../x", "/tmp/x", "..", "${oc.env:HOME}", "x'y"])
+def test_a_token_whose_run_id_is_not_plain_text_is_refused(run: str) -> None:
+    """The run id is part of the name of the folder with this machine's key."""
+    with pytest.raises(UserError, match=r"contains only letters, digits, spaces and _ .*: ask the operator"):
+        read(token(run=run))
+
+
+@pytest.mark.parametrize("run", ["winter", 7, "summer/../winter"])
+def test_the_settings_of_another_run_than_that_of_the_token_are_refused(
+    run: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Network(monkeypatch, None, LISTED, manifest(run))
+    with pytest.raises(UserError, match=r"^the peer at .* sent the settings of run .* for run 'summer': use the"):
+        read(token()).ask_peer()
+
+
+@pytest.mark.parametrize("run", ["summer", 7])
+def test_the_settings_of_the_run_in_the_token_are_returned(run: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(monkeypatch, None, LISTED, manifest(run))
+    monkeypatch.setattr(invitation, "roster_from_worker", lambda *_: list)
+    assert read(token(run=str(run))).ask_peer().manifest.run == run
 
 
 @pytest.mark.parametrize("word", [*REFUSALS, "", "else"])

@@ -12,6 +12,9 @@ from outerloop.commands.join.offer import Offer, checked_manifest
 from outerloop.commands.join.settings import typed_values
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
+from outerloop.config.manifest.allowed_options import is_plain
+from outerloop.config.manifest.content import RunManifest
+from outerloop.config.manifest.describe_run import RUN
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
@@ -28,7 +31,7 @@ from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import HISTORY_S, OPEN_S
-from outerloop.swarm.validation import MalformedMessage
+from outerloop.swarm.validation import MalformedMessage, quote
 from outerloop.types import UserError
 
 NEW = "ask the operator who sent it for a new one (outerloop invite)"
@@ -61,7 +64,10 @@ class Invitation:
 
     @staticmethod
     def read(text: str, typed: Sequence[str], *, address: str) -> Invitation:
-        """Parse a token. Raises UserError if it is malformed, or if the user asked for more than one worker.
+        """Parse a token.
+
+        Raises UserError if it is malformed, if the run id is not plain text, because this command uses it in the name
+        of a folder, or if the user asked for more than one worker.
 
         `typed`: options that the user typed, which may contain run_dir and workers.
         """
@@ -69,6 +75,11 @@ class Invitation:
             token = Token.from_text(text)
         except MalformedMessage as error:
             raise UserError(f"--invite: {error}: copy the whole token, or {NEW}") from error
+        if not is_plain(RUN, token.invite.run):
+            raise UserError(
+                f"--invite: the invite is for run {quote(token.invite.run)}, but the id of a run contains only letters,"
+                f" digits, spaces and _ . , : + -: {NEW}"
+            )
         options = typed_values(typed)
         if options.get("workers", 1) != 1:
             raise UserError("an invite admits one worker: leave workers= out, and use one invite for each machine")
@@ -88,11 +99,13 @@ class Invitation:
     def ask_peer(self) -> Offer:
         """Show the token to the peer, and return the settings of the run. The token can still be used afterwards.
 
-        Raises UserError if the invite is not accepted, or if the peer does not answer.
+        Raises UserError if the invite is not accepted, if the settings are those of another run, or if the peer does
+        not answer.
         """
         with self._looking() as node:
             signed = node.call(fetch(node, self._receiver), timeout_s=2 * OPEN_S)
             manifest = checked_manifest(signed.content if signed else b"")
+            self._check_run(manifest)
             roster = roster_from_worker(node, self._address, self._token.invite.run)
             return Offer(manifest, self._receiver, roster(), signed)
 
@@ -140,6 +153,14 @@ class Invitation:
         if digest_of_list(listed) != self._token.invite.listed:
             raise UserError(
                 f"the allow-list of the peer at {self._address} is not that of the peer that issued the invite: {NEW}"
+            )
+
+    def _check_run(self, manifest: RunManifest) -> None:
+        """Raise UserError unless the manifest is that of the run in the invite."""
+        if str(manifest.run) != self.run:
+            raise UserError(
+                f"the peer at {self._address} sent the settings of run {quote(manifest.run)}, but the invite is for run"
+                f" {quote(self.run)}: use the address that came with the invite, or {NEW}"
             )
 
     @contextmanager
