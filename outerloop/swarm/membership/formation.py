@@ -21,7 +21,8 @@ know its name, and it can join the roster of the gather rounds once it has the s
 A peer believes that the run has formed with a member list if more than half of the voters report it. For what a
 minority can do, see consensus/proof.py. The voters are:
 
-    if this peer is in the member list        the members in that list, including this peer
+    if this peer is in the member list        the members in that list, including this peer; counted as `peers` if they
+                                              are fewer
     else, in a run with exchange.allow        the other peers on the allow-list, which also vote on the commits
     else, in an open run or in gossip         the peers with which this peer would form the run, if there are enough of
                                               them; otherwise all peers that report a formed list
@@ -116,7 +117,7 @@ class Formation(RpcService):
         """Wait until the run has formed.
 
         Raises UserError if that takes longer than `timeout_s` (the message names the peers present), if this peer's own
-        settings are probably wrong, or if all other peers reject this peer.
+        settings are probably wrong, or if more than half of the peers reject this peer.
         """
         pause_s = FORM_POLL_S[0]
         try:
@@ -125,8 +126,9 @@ class Formation(RpcService):
                     await asyncio.sleep(pause_s)
                     pause_s = min(1.5 * pause_s, FORM_POLL_S[1])
         except TimeoutError as error:
-            missing = self._poll.describe_missing(timeout_s), self._mismatched.line()
-            raise UserError("; ".join(filter(None, missing))) from error
+            poll = self._poll
+            lines = poll.describe_missing(timeout_s), poll.describe_rejection(), self._mismatched.line()
+            raise UserError("; ".join(filter(None, lines))) from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         """Answer a request from any peer with this peer's member list, which is not secret: the roster is public."""
@@ -159,10 +161,10 @@ class Formation(RpcService):
         poll = self._poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own)
         self._members = poll.members
         await asyncio.gather(*(self._ask(poll, other) for other in poll.others))
-        if poll.is_rejected:
-            raise UserError(poll.describe_rejection())
         self._late.add_reported(poll.late.values())
         self._conclude(poll)
+        if not self._formed and poll.is_rejected(self._transport.trust.allow.listed):
+            raise UserError(poll.describe_rejection())
         return self._formed
 
     async def _ask(self, poll: MemberPoll, other: Record) -> None:

@@ -48,10 +48,13 @@ class MemberPoll:
         """Return whether this peer's member list has enough members to form the run and includes this peer."""
         return len(self.members) == self.peers and self.is_listed
 
-    @property
-    def is_rejected(self) -> bool:
-        """Return whether all other peers reject this peer."""
-        return bool(self.turned_away_by) and len(self.turned_away_by) == len(self.others)
+    def is_rejected(self, listed: frozenset[str]) -> bool:
+        """Return whether more than half of the peers reject this peer, so that the run cannot form with it.
+
+        Absent peers count too, because they may still come: all `peers` or, if these are more, the peers on the
+        allow-list, whose ids are `listed`. So dishonest peers that come first, and are a minority, have no effect.
+        """
+        return 2 * len(self.turned_away_by) > max(len(self.records), self.peers, len(listed))
 
     @property
     def others(self) -> list[Record]:
@@ -69,12 +72,11 @@ class MemberPoll:
         allow-list, which vote if this peer is not in the list; empty if there is no allow-list.
         """
         reporters = {id_of(name) for name, members in self.formed_lists.items() if members == formed}
-        if is_member:
-            voters = _ids(formed)
-            reporters.add(self.own.peer_id)
-        else:
+        if not is_member:
             voters = self._voters(listed)
-        return 2 * len(reporters & voters) > len(voters)
+            return 2 * len(reporters & voters) > len(voters)
+        reporters = (reporters | {self.own.peer_id}) & _ids(formed)
+        return 2 * len(reporters) > max(len(formed), self.peers)
 
     def describe_missing(self, waited_s: float) -> str:
         """Return a message that states why the run has not formed after `waited_s`, and what to do."""
@@ -92,16 +94,18 @@ class MemberPoll:
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"
         if count > self.peers:
             return f"{present}, too many; a run's number of peers is fixed. Set exchange.peers={count}"
-        if self.turned_away_by:
-            return self.describe_rejection()
-        silent = ", ".join(sorted(self.silent))
+        silent = ", ".join(sorted(self.silent - self.turned_away_by))
+        if not silent:
+            return present
         return (
             f"{present}, but these peers do not answer, or report other members: {silent};"
             " check that they can be reached"
         )
 
     def describe_rejection(self) -> str:
-        """Return a message that names the peers that reject this peer, and the option to set on them."""
+        """Return a message that names the peers that reject this peer, and the option to set on them, or ""."""
+        if not self.turned_away_by:
+            return ""
         return (
             f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: on these peers, "
             f"set exchange.allow=[...,{self.own.peer_id}]"

@@ -185,7 +185,8 @@ class PeerSession:
         """Wait until the run has formed, i.e. until the peers agree on its members.
 
         Raises UserError if that takes longer than `join_timeout_s` (the message names the peers present), if this
-        peer's own settings are probably wrong, if all other peers reject it, or if another machine uses its key.
+        peer's own settings are probably wrong, if more than half of the peers reject it, or if another machine uses its
+        key.
         """
         forming = self.incarnations.unless_stopped(self._form(self._join_timeout_s))
         self.node.call(forming, timeout_s=self._join_timeout_s + DHT_S + INTRODUCTIONS_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgpack
@@ -18,7 +18,7 @@ from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster
 from outerloop.swarm.membership.run_settings import RunSettings
 from outerloop.swarm.p2p import daemon
-from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.framing import TURNED_AWAY, BrokenStream, Stream
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
@@ -71,14 +71,18 @@ class Machines:
 
     async def tell(self, name: str, members: Any, *, late: Any = ()) -> None:
         """A peer that has formed, as it says, with these members."""
+        await self.lie(name, lambda asker: {"members": members, "formed": True, "late": list(late)})
+
+    async def lie(self, name: str, answer: Callable[[Record], dict[str, Any]]) -> None:
+        """Start a peer that sends each other peer whatever `answer` returns for the record of that peer."""
         letter = name.partition("-")[2]
         self.records[letter] = Record(name, ["/x"], "f", 1.0 + len(self.records))
 
-        async def answer(remote: str, request: Request, stream: Stream) -> None:
-            await stream.send_object({"members": members, "formed": True, "late": list(late)})
+        async def send(remote: str, request: Request, stream: Stream) -> None:
+            await stream.send_object(answer(self.records[remote]))
             await stream.ended()
 
-        await MemoryTransport(self.network, letter).serve("outerloop/1/r/members", allowed=bool, handler=answer)
+        await MemoryTransport(self.network, letter).serve("outerloop/1/r/members", allowed=bool, handler=send)
 
 
 class View:
@@ -308,6 +312,12 @@ LIES: dict[str, Any] = {
     "no members": {"members": None, "late": []},
     "other members that have formed": {"members": OTHERS, "late": [], "formed": True},
     "members without them that have formed": {"members": [["003-d", 4.0]], "late": [], "formed": True},
+    "itself and one of them that have formed": {
+        "members": [["000-a", 1.0], ["003-d", 4.0]],
+        "late": [],
+        "formed": True,
+    },
+    "a refusal": TURNED_AWAY,
     "a different list each time": ...,
     "nothing": None,
 }
@@ -335,11 +345,25 @@ async def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> Non
     assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
 
 
+def has_formed(*members: list[Any]) -> dict[str, Any]:
+    return {"members": sorted(members), "late": [], "formed": True}
+
+
+FIRST_LIES: dict[str, Callable[[Record], dict[str, Any]]] = {
+    "it has formed alone": lambda asker: has_formed(["003-d", 1.0]),
+    "it has formed with the asker": lambda asker: has_formed([asker.name, asker.joined], ["003-d", 1.0]),
+    "it refuses": lambda asker: TURNED_AWAY,
+}
+
+
+@pytest.mark.parametrize("lie", FIRST_LIES.values(), ids=FIRST_LIES)
 @virtual
-async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
-    """It tells each that comes that it has formed; the others come one after the other."""
+async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in(
+    lie: Callable[[Record], dict[str, Any]],
+) -> None:
+    """It lies to each that comes; the others come one after the other."""
     machines = Machines()
-    await machines.tell("003-d", [["003-d", 4.0]])
+    await machines.lie("003-d", lie)
     trio, forming = [], []
     for i, one in enumerate("abc"):
         trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4, allow="abcd"))
@@ -348,6 +372,57 @@ async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list
     await asyncio.gather(*forming)
     assert len({one.session for one in trio}) == 1 and not any(one.late_joiner for one in trio)
     assert list(trio[0].names) == ["a", "b", "c", "d"]
+
+
+@virtual
+async def test_the_first_peer_of_an_open_run_forms_it_although_a_stranger_refuses_it() -> None:
+    machines = Machines()
+    await machines.lie("003-d", lambda asker: TURNED_AWAY)
+    a = await machines.start("000-a", joined=0.5, peers=1)
+    await a.form(timeout_s=60)
+    assert list(a.names) == ["a"] and not a.late_joiner
+
+
+@pytest.mark.parametrize("allow", ["abcd", ""], ids=["listed", "open"])
+@virtual
+async def test_a_peer_that_more_than_half_of_the_peers_refuse_ends_at_once(allow: str) -> None:
+    """The rest cannot form the run with it."""
+    machines = Machines()
+    for name in ("001-b", "002-c", "003-d"):
+        await machines.lie(name, lambda asker: TURNED_AWAY)
+    a = await machines.start("000-a", joined=9.0, peers=4, allow=allow)
+    with pytest.raises(
+        UserError, match=r"^001-b, 002-c, 003-d of run r reject this peer: .* exchange.allow=\[...,a\]$"
+    ):
+        await a.form(timeout_s=60)
+    assert now_s() < 5
+
+
+@pytest.mark.parametrize(
+    ("refusing", "silent", "peers", "allow", "line"),
+    [
+        ("d", "", 4, "", r"2 of 4 peers are present \(000-a, 003-d\), 2 missing; .*; 003-d of run r reject this peer"),
+        ("cd", "", 5, "", r"3 of 5 peers are present \(.*\), 2 missing; .*; 002-c, 003-d of run r reject this peer"),
+        ("cd", "", 3, "abcde", r"3 of 3 peers are present \(.*\); 002-c, 003-d of run r reject this peer"),
+        ("cd", "b", 4, "", r"4 of 4 peers are present \(.*\), but .*: 001-b; .*; 002-c, 003-d of run r reject"),
+        ("cd", "be", 3, "", r"5 of 3 peers are present \(.*\), too many; .*; 002-c, 003-d of run r reject this peer"),
+    ],
+)
+@virtual
+async def test_refusals_by_fewer_peers_are_named_at_the_end(
+    refusing: str, silent: str, peers: int, allow: str, line: str
+) -> None:
+    """Others may still come, of all peers that the run expects or that the list contains."""
+    machines = Machines()
+    a = await machines.start("000-a", joined=0.5, peers=peers, allow=allow)
+    for letter in sorted(refusing + silent):
+        name = f"{'abcde'.index(letter):03d}-{letter}"
+        machines.records[letter] = Record(name, ["/x"], "f", 9.0)
+        if letter in refusing:
+            await machines.lie(name, lambda asker: TURNED_AWAY)
+    with pytest.raises(UserError, match=line):
+        await a.form(timeout_s=60)
+    assert now_s() >= 60
 
 
 @virtual
