@@ -193,6 +193,10 @@ class AllowList:
             return "used an invite that another machine had used before"
         return "" if peer_id in self._peers else "is not in exchange.allow"
 
+    def may_be_past_limit(self, peer_id: str) -> bool:
+        """Return whether `peer_id` was invited up to a certain round, and this peer does not know the current round."""
+        return self._invited.get(peer_id) is not None and self.number() is None
+
     def lists(self, peer_id: str) -> bool:
         """Return whether the run is open, lists `peer_id`, or has ever invited it. Expulsions are ignored."""
         return not self._peers or peer_id in self._peers or peer_id in self._known
@@ -227,9 +231,8 @@ class AccessControl:
 
         The answer is True if both hold:
 
-            `remote` may take part in the run, or uses a protocol that is open to it. The protocol for invites is open
-            to all peers. The protocols of the services that an observer may read are open to the observer and to
-            visitors
+            `remote` may take part in the run, or uses a protocol that is open to it: that for invites is open to all
+            peers, and those of the services that an observer may read are open to the observer and to visitors
             `allowed(remote)` is true
         """
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors

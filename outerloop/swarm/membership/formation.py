@@ -1,8 +1,9 @@
 """Form a run: agree with the other peers on one sorted list of members, which also determines their ranks.
 
 The members are the first `peers` peers that joined, counting only those with the same settings (mismatched_peers.py
-handles the others). Peers may see different rosters for a while, so each peer asks every other peer for its member
-list:
+handles the others), and none that was invited for a number of rounds: these rounds may be over, and the peers do not
+know the current round yet. Such a peer joins late. Peers may see different rosters for a while, so each peer asks every
+other peer for its member list:
 
     all members report the same list          the run has formed
     more than half of the members report      the run forms without the other members, after FORM_GRACE_S or once a
@@ -158,12 +159,14 @@ class Formation(RpcService):
         if odd := self._mismatched.odd(records):
             await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the other peers have seen this peer
             raise UserError(odd)
-        poll = self._poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own)
-        self._members = poll.members
+        allow = self._transport.trust.allow
+        limited = frozenset(record.peer_id for record in records if allow.may_be_past_limit(record.peer_id))
+        poll = MemberPoll.of(records, run=self._run, peers=self._peers, own=self._own, limited=limited)
+        self._poll, self._members = poll, poll.members
         await asyncio.gather(*(self._ask(poll, other) for other in poll.others))
         self._late.add_reported(poll.late.values())
         self._conclude(poll)
-        if not self._formed and poll.is_rejected(self._transport.trust.allow.listed):
+        if not self._formed and poll.is_rejected(allow.listed):
             raise UserError(poll.describe_rejection())
         return self._formed
 

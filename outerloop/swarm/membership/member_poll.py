@@ -14,8 +14,9 @@ class MemberPoll:
     """One poll by this peer, `own`, in a run of `peers` peers.
 
     records          the roster records with this peer's settings, including its own record
-    members          this peer's member list: the first `peers` peers that joined, sorted by name
+    members          this peer's member list: the first `peers` peers that joined, except `limited`, sorted by name
     silent           names of the other members that have not reported the same list
+    limited          ids of the peers whose rounds may be over; they cannot be members
     turned_away_by   names of the peers that reject this peer
     formed_lists     peer name -> the member list that it reports, for each peer that has formed
     late             peer name -> the late joiners (id -> name) that it reports, for each peer that has formed
@@ -27,16 +28,26 @@ class MemberPoll:
     records: Sequence[Record]
     members: Members
     silent: set[str]
+    limited: frozenset[str] = frozenset()
     turned_away_by: set[str] = field(default_factory=set)
     formed_lists: dict[str, Members] = field(default_factory=dict)
     late: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, records: Sequence[Record], *, run: str, peers: int, own: Record) -> MemberPoll:
+    def of(
+        cls,
+        records: Sequence[Record],
+        *,
+        run: str,
+        peers: int,
+        own: Record,
+        limited: frozenset[str] = frozenset(),
+    ) -> MemberPoll:
         """Return a poll without answers, whose member list is computed from the roster records."""
-        first = sorted(records, key=lambda record: (record.joined, record.peer_id))[:peers]
+        unlimited = [record for record in records if record.peer_id not in limited]
+        first = sorted(unlimited, key=lambda record: (record.joined, record.peer_id))[:peers]
         members: Members = sorted([record.name, record.joined] for record in first)
-        return cls(run, peers, own, records, members, {name for name, _ in members} - {own.name})
+        return cls(run, peers, own, records, members, {name for name, _ in members} - {own.name}, limited)
 
     @property
     def is_listed(self) -> bool:
@@ -75,20 +86,21 @@ class MemberPoll:
         if not is_member:
             voters = self._voters(listed)
             return 2 * len(reporters & voters) > len(voters)
-        reporters = (reporters | {self.own.peer_id}) & _ids(formed)
+        reporters = (reporters | {self.own.peer_id}) & _ids(formed) - self.limited
         return 2 * len(reporters) > max(len(formed), self.peers)
 
     def describe_missing(self, waited_s: float) -> str:
         """Return a message that states why the run has not formed after `waited_s`, and what to do."""
         if self.formed_lists:
             return self._describe_started()
-        count = len(self.records)
-        if count == self.peers == 1:  # a newcomer, which may not form the run alone
+        found = [record for record in self.records if record.peer_id not in self.limited]
+        count = len(found)
+        if count == 0 or (count == self.peers and not self.others):  # this peer may not form the run alone
             return (
                 f"after {waited_s:.0f} s, no other peer of run {self.run} is active (the run has ended or is"
                 " interrupted): ask the operator of the run, or try again later"
             )
-        present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present ({_list(self.records)})"
+        present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present ({_list(found)})"
         if count < self.peers:
             join = f"exchange.initial_peers=[{self.own.addresses[0]}]"
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"

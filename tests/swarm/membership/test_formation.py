@@ -40,11 +40,13 @@ class Machines:
         self.links: dict[str, MemoryTransport] = {}
 
     async def start(
-        self, name: str, *, joined: float, peers: int, allow: str = "", newcomer: bool = False
+        self, name: str, *, joined: float, peers: int, allow: str = "", limited: str = "", newcomer: bool = False
     ) -> Formation:
+        """Start a peer. `limited`: letters of the peers that were invited for a number of rounds."""
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter, allow=allow)
+        link.trust.allow.invite(dict.fromkeys(limited, 499), known=frozenset(limited), removed=frozenset())
         mismatched = MismatchedPeers(
             link, run="r", own=own, settings=RunSettings(), joined=[], on_status=lambda text: None
         )
@@ -435,6 +437,44 @@ async def test_half_of_the_members_form_nothing() -> None:
     assert all(
         isinstance(end, UserError) and "002-c, 003-d; check that they can be reached" in str(end) for end in ends
     )
+
+
+# peers that were invited for a number of rounds
+
+
+@pytest.mark.parametrize("joined", [0.0, 1.5, 9.0])
+@virtual
+async def test_a_peer_whose_rounds_may_be_over_joins_late(joined: float) -> None:
+    """x is there when a starts; b comes later."""
+    machines = Machines()
+    options: dict[str, Any] = {"peers": 2, "allow": "ab", "limited": "x"}
+    x = await machines.start("002-x", joined=joined, **options)
+    a = await machines.start("000-a", joined=1.0, **options)
+    forming = [asyncio.create_task(one.form(timeout_s=60)) for one in (x, a)]
+    await asyncio.sleep(3)
+    b = await machines.start("001-b", joined=2.0, **options)
+    await asyncio.gather(*forming, b.form(timeout_s=60))
+    assert all(list(one.names) == ["a", "b"] for one in (x, a, b))
+    assert [one.late_joiner for one in (x, a, b)] == [True, False, False]
+
+
+@virtual
+async def test_a_peer_whose_rounds_may_be_over_does_not_make_others_believe_that_it_has_formed_with_them() -> None:
+    machines = Machines()
+    await machines.lie("002-x", lambda asker: has_formed([asker.name, asker.joined], ["002-x", 1.0]))
+    pair = [
+        await machines.start(f"00{i}-{one}", joined=5.0, peers=2, allow="ab", limited="x") for i, one in enumerate("ab")
+    ]
+    await asyncio.gather(*(one.form(timeout_s=60) for one in pair))
+    assert all(list(one.names) == ["a", "b"] and not one.late_joiner for one in pair)
+
+
+@virtual
+async def test_a_peer_whose_rounds_may_be_over_does_not_start_a_run() -> None:
+    machines = Machines()
+    x = await machines.start("002-x", joined=1.0, peers=1, allow="ab", limited="x")
+    with pytest.raises(UserError, match="no other peer of run r is active"):
+        await x.form(timeout_s=60)
 
 
 # the port
