@@ -10,7 +10,7 @@
     time_out   The peer has waited long enough. It proposes once more, to any ready peer. If no peer is ready, it takes
                a solo step.
     ended      The peer's pair has ended (pair.py). If the pair counts, the peer leaves the pool; otherwise it looks for
-               another partner.
+               another partner. A partner that lost an accepted pair is excluded for some rounds.
 
 A peer has at most one pair at a time. The pair begins with the peer's own proposal, or with its acceptance of another
 peer's proposal. Until the pair ends, the peer turns down other proposals, and their senders try other peers. Outdated
@@ -128,6 +128,8 @@ class Pairing:
         assert not pair.is_open, f"the pair with {pair.partner} is {pair.state.value}"
         if pair.state is PairState.APPLIED:
             return self._apply(pair)
+        if pair.state is not PairState.TURNED_DOWN:
+            self._exclude(pair.partner, strikes=1)
         if not pair.partner_ready:
             self._ready.pop(pair.partner, None)
         if self.pair is not pair:
@@ -136,12 +138,11 @@ class Pairing:
         return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner whose payload was unusable, for min(2^strikes, MAX_ROUNDS) of this peer's rounds.
+        """Exclude a partner whose payload was unusable.
 
         Two strikes are added, because applying the pair has just removed one.
         """
-        self._strikes[peer] += 2
-        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MAX_ROUNDS)
+        self._exclude(peer, strikes=2)
 
     def leave(self) -> None:
         """Leave the pool. Does nothing if this peer is not in it."""
@@ -153,6 +154,15 @@ class Pairing:
         self._strikes[pair.partner] = max(0, self._strikes[pair.partner] - 1)
         self.leave()
         return ApplyPair(pair)
+
+    def _exclude(self, peer: str, *, strikes: int) -> None:
+        """Add strikes, and exclude `peer` for min(2^strikes, MAX_ROUNDS) of this peer's rounds, including this one.
+
+        Each pair that counts removes one strike. So a partner that seldom loses a pair, e.g. on a slow link, misses one
+        round after a loss, and only one that loses most of its pairs is excluded for long.
+        """
+        self._strikes[peer] += strikes
+        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def _stay_alone(self) -> StayAlone:
         assert self.pair is None, "a peer in a pair is not alone"

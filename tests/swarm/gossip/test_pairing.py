@@ -265,6 +265,53 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
     assert pairing.asked("c", TOKEN, FIRST), "nobody else pays for it"
 
 
+def lose(pairing: Pairing, peer: str) -> None:
+    """Accept the proposal of a peer, which then loses the pair."""
+    pair = pairing.asked(peer, TOKEN, FIRST)
+    assert pair is not None
+    pair.lose()
+    assert pairing.ended(pair) is None
+
+
+def test_a_partner_that_lost_a_pair_is_not_met_again_in_that_round_and_the_next() -> None:
+    """Before: it could make this peer wait in every round for as long as a pair may take."""
+    pairing = ready("a", "bc")
+    lose(pairing, "b")
+    pairing.heard("b", FIRST)
+    assert pairing.turn() is None and not pairing.asked("b", TOKEN, FIRST)
+    assert pairing.asked("c", TOKEN, FIRST), "no other partner pays for it"
+    pairing.leave()
+    pairing.ready(FIRST)
+    assert not pairing.asked("b", TOKEN, FIRST)
+    pairing.leave()
+    pairing.ready(FIRST)
+    assert pairing.asked("b", TOKEN, FIRST)
+
+
+def test_pairs_that_count_forgive_those_that_were_lost() -> None:
+    """As of a partner on a slow link that loses half of its pairs: it is never excluded for longer than one round."""
+    pairing = machine("a", "bc")
+    for _ in range(10):
+        pairing.ready(FIRST)
+        lose(pairing, "b")
+        pairing.leave()
+        pairing.ready(FIRST)
+        assert not pairing.asked("b", TOKEN, FIRST)
+        pairing.leave()
+        pairing.ready(FIRST)
+        meet(pairing, "b")
+
+
+def test_a_partner_that_turns_proposals_down_is_not_excluded() -> None:
+    pairing = ready("a", "bc")
+    for _ in range(3):
+        pairing.heard("b", FIRST)
+        pair = proposed(pairing.turn())
+        pair.lose()
+        assert pair.state is PairState.TURNED_DOWN and pairing.ended(pair) is None
+    assert pairing.asked("b", TOKEN, FIRST)
+
+
 def test_nobody_waits_for_a_dealt_partner_that_it_would_not_meet() -> None:
     """Before: as long as a scheduled partner is waited for, two minutes, in up to 64 rounds."""
     pairing = machine("a", "b")
