@@ -13,13 +13,13 @@ it and ends in IN_DOUBT.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from enum import Enum
 
 from outerloop.types import Round
 
-MAX_DECISIONS = 1000  # maximum number of decisions that an acceptor remembers
+MAX_DECISIONS = 100  # maximum number of decisions that an acceptor remembers per proposer
 
 
 class PairState(Enum):
@@ -54,7 +54,8 @@ class Pair:
     token           identifies the proposal among all of the proposer's proposals
     is_proposer     whether this peer proposed the pair
     round           the partner's round, once it is known
-    payload         the partner's payload; set when the proposer enters BOUND, or when the acceptor decides
+    payload         the partner's payload; set when the proposer enters BOUND, or when the acceptor decides, and
+                    removed when the pair is lost
     partner_ready   whether the partner, having turned this pair down, is still looking for a partner
     """
 
@@ -115,6 +116,7 @@ class Pair:
         """End the pair because its partner or its round is lost. Does nothing if the pair has already ended."""
         if self.is_open:
             self._enter(_ON_LOSS[self.state])
+            self.payload = None
 
     def _enter(self, state: PairState) -> None:
         assert state in _SUCCESSORS.get(self.state, ()), f"a pair that is {self.state.value} cannot be {state.value}"
@@ -122,17 +124,21 @@ class Pair:
 
 
 class Decisions:
-    """One peer's decisions as acceptor, keyed by proposer and token. A decision is final while it is remembered."""
+    """One peer's decisions as acceptor, by proposer and token. A decision is final while it is remembered.
+
+    The limit applies per proposer, so that a member that asks about many tokens does not displace others' decisions.
+    """
 
     def __init__(self) -> None:
-        self._applied: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
+        self._applied: defaultdict[str, OrderedDict[bytes, bool]] = defaultdict(OrderedDict)
 
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
         """Return the decision on whether a pair counts. If there is none yet, `applied` becomes the decision.
 
         Pass `applied=False` if the proposer asks for the decision before this peer has decided.
         """
-        applied = self._applied.setdefault((proposer, token), applied)
-        while len(self._applied) > MAX_DECISIONS:
-            self._applied.popitem(last=False)
+        decisions = self._applied[proposer]
+        applied = decisions.setdefault(token, applied)
+        if len(decisions) > MAX_DECISIONS:
+            decisions.popitem(last=False)
         return applied
