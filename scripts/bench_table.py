@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/bench_table.py --runs FOLDER --json FILE [--cases ddp_muon,outerloop] [--steps 3000]
         [--sync-every 15,30,100] [--workers 4,8] [--seeds 0,1,2,3] [--sequences 16] [--jobs 2] [--no-tuning
-        [--lr 4e-3] [--momentum 0.85]] [option=value ...]
+        [--lr 4e-3] [--momentum 0.85]] [--again] [option=value ...]
 
 Each case is tuned at the first given H (inner steps per round, --sync-every), number of workers and seed, with as many
 steps as in the table. First, the learning rates of its grid are tried; while the best one is at an end of the grid, the
@@ -16,8 +16,10 @@ same initial weights as the other rows, but draws its samples in another order.
 
 With --no-tuning, every case is trained with the first value of each grid, or with --lr and --momentum instead.
 
-FILE holds one record per run; the same command resumes an interrupted benchmark. scripts/show_table.py prints the
-table. Options are those of `outerloop train`.
+FILE holds one record per run; the same command resumes an interrupted benchmark. A record contains the loss of the slow
+weights, and that of the mean of the fast weights just before the last round landed (fast_mean.py). With --again, the
+runs of the table whose records lack the second loss are trained again. scripts/show_table.py prints the table. Options
+are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -30,57 +32,23 @@ import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench_recipes import numbers, words
-from show_table import ALONE, EVERY_STEP, TUNED
+from fast_mean import FastMean
+from show_table import ALONE, EVERY_STEP, FAST_MEAN, TUNED
+from table_cases import CASES
 
 from outerloop.config import load
 from outerloop.kernels.arithmetic_platform import described
+from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.train import train
 from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
-ADAMW, MUON = (2e-3, 5e-4, 1e-3, 4e-3), (4e-3, 2e-3, 3e-3, 6e-3)
-MOMENTUM = (0.9, 0.7, 0.8, 0.85, 0.95)
-NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
-"""Pairs of outer learning rate and outer momentum. The first pair is used while the inner optimizer is tuned. It does
-not have the momentum 0.9 of recipe=diloco, which is meant for H of 100 or more: at H = 15, AdamW and learning rate
-1e-3, the loss is 2.15 with 0.9 and 1.81 with 0.6."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A recipe, and the values to try when it is tuned.
-
-    lr: inner learning rates.
-    outer: pairs of outer learning rate and momentum; empty if there is no outer optimizer to tune.
-    inner_momentum: momenta of Muon; empty for AdamW.
-    weight_decay: weight decays of the inner optimizer.
-    """
-
-    overrides: tuple[str, ...]
-    lr: tuple[float, ...]
-    outer: tuple[tuple[float, float], ...] = ()
-    inner_momentum: tuple[float, ...] = ()
-    weight_decay: tuple[float, ...] = (0.025, 0.1)
-
-
-CASES = {
-    "ddp_adamw": Case(("recipe=localsgd",), ADAMW, weight_decay=(0.1, 0.025)),
-    "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM, (0.025, 0.0125, 0.1)),
-    "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV, weight_decay=(0.1, 0.025)),
-    "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM, (0.1, 0.025)),
-    "diloco": Case(("recipe=diloco",), ADAMW, NESTEROV),
-    "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
-    "sparseloco": Case(("recipe=sparseloco",), ADAMW),
-    "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.7, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop": Case(
-        ("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.7, 0.8, 0.9, 0.95), (0.0125, 0.00625, 0.025)
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -119,7 +87,9 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         overrides.append(f"inner.optimizer.momentum={run.inner_momentum}")
     if run.outer_lr is not None:
         overrides += [f"method.optimizer.lr={run.outer_lr}", f"method.optimizer.momentum={run.momentum}"]
-    summary = train(load.load([*overrides, *options]))
+    config = load.load([*overrides, *options])
+    fast_mean = FastMean(config)
+    summary = train(config, partial(ThreadWorkerPool, on_ready=fast_mean.attach))
     shutil.rmtree(place)
     bits = bits_per_round(run, summary)
     return asdict(run) | {
@@ -128,6 +98,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         "params": summary["params"],
         "tokens": summary["tokens"],
         "nats": summary["val_loss"],
+        FAST_MEAN: fast_mean.nats,
         "bits_per_param_per_round": bits,
         "bits_per_param_per_step": bits / run.sync_every,
         "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
@@ -164,9 +135,16 @@ class Bench:
         assert row is not None
         return float(row["nats"])
 
-    def train(self, runs: Iterable[Run]) -> None:
-        """Train the runs that have no record yet, each in its own process."""
-        todo = [run for run in dict.fromkeys(runs) if self.row(run) is None]
+    def train(self, runs: Iterable[Run], *, again: bool = False) -> None:
+        """Train the runs that have no record yet, each in its own process.
+
+        again: also train the runs whose record lacks the loss of the mean of the fast weights, and replace the record.
+        """
+        todo = [
+            run
+            for run in dict.fromkeys(runs)
+            if (row := self.row(run)) is None or (again and row.get(FAST_MEAN) is None)
+        ]
         shared = self.args.runs, self.args.sequences, self.args.options
         futures = [self.pool.submit(train_one, run, *shared) for run in todo]
         errors = []
@@ -179,10 +157,21 @@ class Bench:
                     other.cancel()
                 continue
             with self.lock:
-                self.rows.append(future.result())
+                self.record(future.result())
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
         if errors:
             raise errors[0]
+
+    def record(self, row: Row) -> None:
+        """Add a record, or replace that of the same run. Print both losses if they differ."""
+        keys = [field.name for field in fields(Run)] + ["sequences", "options"]
+        old = next((other for other in self.rows if all(other[key] == row[key] for key in keys)), None)
+        if old is None:
+            self.rows.append(row)
+            return
+        if old["nats"] != row["nats"]:
+            print(f"{row['case']}, seed {row['seed']}: {old['nats']} nats before, {row['nats']} now", flush=True)
+        self.rows[self.rows.index(old)] = row
 
     def first(self, case: str) -> Run:
         """Return the first tuning run of a case, with the first values of its grids."""
@@ -232,7 +221,7 @@ class Bench:
         tuned = self.tune(case) if self.args.tuning else self.first(case)
         found = {key: value for key, value in asdict(tuned).items() if key in TUNED and value is not None}
         print(f"{case}: {', '.join(f'{key} {value:g}' for key, value in found.items())}", flush=True)
-        self.train(self.published(case, tuned))
+        self.train(self.published(case, tuned), again=self.args.again and case not in EVERY_STEP)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -251,6 +240,9 @@ def parser() -> argparse.ArgumentParser:
         "--lr", type=float, help="with --no-tuning: inner learning rate instead of the first of the grid"
     )
     result.add_argument("--momentum", type=float, help="with --no-tuning: momentum of Muon, in the same way")
+    result.add_argument(
+        "--again", action="store_true", help="train runs of the table again whose records lack a later field"
+    )
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")
     return result

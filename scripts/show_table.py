@@ -39,6 +39,8 @@ ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
 """Cases that are trained by one worker. They are listed for every number of workers."""
 MARKS = "<!-- tables of show_table.py -->\n", "<!-- end of the tables -->\n"
 """The lines between which --page writes."""
+FAST_MEAN = "nats_of_fast_mean"
+"""Field of a record: loss of the mean of the workers' fast weights before the last landing. Early records lack it."""
 TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 """Fields of a record that are tuned for each case."""
 
@@ -141,6 +143,7 @@ def group_table(group: Group, cases: dict[str, list[Row]]) -> str:
         "weight decay",
         "outer lr, momentum",
         "nats",
+        "nats of the mean of fast weights",
         "behind DDP, same inner",
         "behind dense, same inner",
         "against v1",
@@ -167,6 +170,7 @@ def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
         f"{first['weight_decay']:g}",
         "" if first["outer_lr"] is None else f"{first['outer_lr']:g}, {first['momentum']:g}",
         f"{mean_loss(rows):.4f}",
+        fast_mean_text(rows),
         *(gap_text(rows, cases.get(reference, [])) for reference in references),
         f"{first['bits_per_param_per_round']:.3f}",
         f"{first['bits_per_param_per_step']:.4f}",
@@ -177,6 +181,17 @@ def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
 def mean_loss(rows: Sequence[Row]) -> float:
     """Return the mean loss of some rows, in nats."""
     return mean(row["nats"] for row in rows)
+
+
+def fast_mean_text(rows: Sequence[Row]) -> str:
+    """Format the mean loss of the mean of the fast weights, or return "" unless all records have it.
+
+    Data-parallel training has no second set of weights.
+    """
+    losses = [row.get(FAST_MEAN) for row in rows]
+    if rows[0]["case"] in EVERY_STEP or None in losses:
+        return ""
+    return f"{mean(losses):.4f}"
 
 
 def write_into(page: Path, text: str) -> None:

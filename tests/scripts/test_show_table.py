@@ -5,7 +5,7 @@ from math import log2
 
 import pytest
 from bench_table import Bench, parser
-from show_table import MARKS, cells, gap_text, interval, markdown, paired_gaps, table, tuned, write_into
+from show_table import FAST_MEAN, MARKS, cells, gap_text, interval, markdown, paired_gaps, table, tuned, write_into
 
 ROW = {"params": 1000, "steps": 30, "sync_every": 15, "workers": 4, "outer_lr": None, "momentum": None, "lr": 0.1}
 ROW |= {"inner_momentum": None, "weight_decay": 0.1, "options": ["threads=1"]}
@@ -82,14 +82,35 @@ def test_a_case_with_other_options_has_a_row_of_its_own_and_a_gap_to_the_plain_c
     late = rows("a", 2.2, 3.3, options=["threads=1", "schedule.delay=2"], **bits)
     [found] = table([*rows("a", 2.0, 3.0, **bits), *late]).values()
     assert {label: len(runs) for label, runs in found.items()} == {"a": 2, "a schedule.delay=2": 2}
-    assert cells(found["a schedule.delay=2"], found)[8] == "+10.0 ± 0.0 %"
-    assert cells(found["a"], found)[8] == "–"
+    assert cells(found["a schedule.delay=2"], found)[9] == "+10.0 ± 0.0 %"
+    assert cells(found["a"], found)[9] == "–"
 
 
 def test_a_recipe_is_compared_with_its_first_version():
     bits = {"bits_per_param_per_round": 1.0, "bits_per_param_per_step": 0.1}
     [found] = table([*rows("a", 1.9, 2.85, **bits), *rows("a_v1", 2.0, 3.0, **bits)]).values()
-    assert cells(found["a"], found)[7] == "-5.0 ± 0.0 %" and cells(found["a_v1"], found)[7] == "–"
+    assert cells(found["a"], found)[8] == "-5.0 ± 0.0 %" and cells(found["a_v1"], found)[8] == "–"
+
+
+def test_the_loss_of_the_mean_of_fast_weights_is_shown_if_all_records_have_it():
+    bits = {"bits_per_param_per_round": 1.0, "bits_per_param_per_step": 0.1}
+    whole = [row | {FAST_MEAN: row["nats"] - 0.5} for row in rows("a", 2.0, 3.0, **bits)]
+    lacking = [whole[0], *rows("b", 2.0, **bits)]
+    assert cells(whole, {"a": whole})[5] == "2.0000"
+    assert cells(lacking, {"b": lacking})[5] == ""
+
+
+def test_a_run_that_is_trained_again_replaces_its_record(tmp_path, capsys):
+    args = parser().parse_intermixed_args(["--runs", f"{tmp_path}", "--json", f"{tmp_path}/rows.json", "--steps", "30"])
+    bench = Bench(args, pool=None)
+    runs = [bench.first("muloco"), bench.first("outerloop")]
+    first, other = (asdict(run) | {"nats": 1.5, "sequences": 16, "options": []} for run in runs)
+    for row in (first, other, first | {FAST_MEAN: 1.0}):
+        bench.record(row)
+    assert bench.rows == [first | {FAST_MEAN: 1.0}, other] and capsys.readouterr().out == ""
+    bench.record(other | {"nats": 1.25})
+    assert capsys.readouterr().out == "outerloop, seed 0: 1.5 nats before, 1.25 now\n"
+    assert bench.row(runs[0]) is bench.rows[0] and bench.nats(runs[1]) == 1.25
 
 
 def test_the_tables_replace_the_text_between_the_marks_of_a_page(tmp_path):
