@@ -11,6 +11,9 @@ The downloader closes a stream when a piece takes longer than STALL_S. It also c
 over and either another download waits for a slot (download_slots.py) or another source may have the content. So a peer
 cannot block other downloads by sending slowly or by announcing content that does not exist. If no other download and no
 other source is waiting, the total time of a transfer is not limited.
+
+Likewise, the uploader ends a stream after a piece when the downloader's turn is over and another peer waits for a slot
+(upload_slots.py).
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class _Get:
 class Bulk(RpcService):
     """Client and server of bulk transfers: downloads from other peers, and uploads from `store`.
 
-    At most TRANSFERS_AT_ONCE downloads and as many uploads run concurrently.
+    At most TRANSFERS_AT_ONCE downloads and as many uploads run concurrently. The requesting peers share the uploads.
 
     limiter          rate limit for all uploads together, which other parts of the peer may share; None for no limit.
                      A downloader gives up on a piece after STALL_S. So below 140 kB/s, fewer uploads run at once, and

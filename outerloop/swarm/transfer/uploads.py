@@ -1,22 +1,24 @@
 """Serve content to other peers: a limited number of uploads at once, within the user's rate limit.
 
-A queued peer gets a message every BUSY_S, because it would otherwise assume that this peer is frozen. bulk.py describes
-the protocol. All uploads share the rate limit, in bytes per second, which is measured by the event loop's clock.
+The peers that request uploads share the slots (upload_slots.py). A queued peer gets a message every BUSY_S, because it
+would otherwise assume that this peer is frozen. bulk.py describes the protocol. All uploads share the rate limit, in
+bytes per second, which is measured by the event loop's clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
+from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.storage import Buffer
 from outerloop.swarm.timeouts import BUSY_S, STALL_S
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE, BusyTimer
+from outerloop.swarm.transfer.upload_slots import UploadSlots
 from outerloop.types import UserError
 
 MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
@@ -88,7 +90,7 @@ class Uploads:
     def __init__(self, source: ContentSource, limiter: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
         self.bytes_sent = 0
-        self.turns = asyncio.Semaphore(_uploads_at_once(limiter))
+        self.slots = UploadSlots(_uploads_at_once(limiter))
         self._limiter = limiter
         self._busy = busy
 
@@ -100,35 +102,39 @@ class Uploads:
             await stream.send_object({})
             await stream.ended()
             return
-        async with self._turn(stream):
+        async with self._turn(remote, stream) as over:
             with self._busy.during():
-                await self._upload(memoryview(content)[offset:], stream, length=len(content))
+                await self._upload(memoryview(content)[offset:], stream, length=len(content), over=over)
 
-    async def _upload(self, content: memoryview, stream: Stream, *, length: int) -> None:
+    async def _upload(self, content: memoryview, stream: Stream, *, length: int, over: Callable[[], bool]) -> None:
+        """Send `content`, the rest of a content of `length` bytes. Raises BrokenStream once the turn is `over`."""
         await stream.send_object({"length": length})
-        await self._send(content, stream)
+        for start in range(0, len(content), PIECE_BYTES):
+            if start and over():
+                raise BrokenStream("the turn of this upload is over, and another peer is waiting")
+            await self._send(content[start : start + PIECE_BYTES], stream)
+        await stream.write(END_MARK)
         await stream.ended()
 
-    async def _send(self, content: memoryview, stream: Stream) -> None:
-        for start in range(0, len(content), PIECE_BYTES):
-            piece = content[start : start + PIECE_BYTES]
-            await self._limiter.take(len(piece))
-            # counted before the piece can arrive, so that both peers' counts agree once a round has landed
-            self.bytes_sent += len(piece)
-            await stream.write(piece)
-        await stream.write(END_MARK)
+    async def _send(self, piece: memoryview, stream: Stream) -> None:
+        await self._limiter.take(len(piece))
+        # counted before the piece can arrive, so that both peers' counts agree once a round has landed
+        self.bytes_sent += len(piece)
+        await stream.write(piece)
 
     @asynccontextmanager
-    async def _turn(self, stream: Stream) -> AsyncIterator[None]:
-        """Hold an upload slot. While waiting for it, send keep-alives to the requester."""
-        turn = asyncio.create_task(self.turns.acquire())
+    async def _turn(self, remote: str, stream: Stream) -> AsyncIterator[Callable[[], bool]]:
+        """Hold an upload slot, and yield a function that returns whether the upload has to end.
+
+        While waiting for the slot, send keep-alives to the requester.
+        """
+        slot = self.slots.request(remote)
         try:
-            while not (await asyncio.wait([turn], timeout=BUSY_S))[0]:
+            while not (await asyncio.wait([slot], timeout=BUSY_S))[0]:
                 await stream.send_object({"wait": True})
-            yield
+            yield lambda: self.slots.turn_over(remote, slot)
         finally:
-            if not turn.cancel():
-                self.turns.release()
+            self.slots.release(remote, slot)
 
 
 def _wanted(request: Request) -> tuple[bytes, int]:
