@@ -109,7 +109,7 @@ class Participant:
         return Participant(
             peer_id(peer, "a participant's peer"),
             digest(sha256, "a participant's payload"),
-            checked_int(size_bytes, "a payload's size in bytes", maximum=MAX_AMOUNT),
+            checked_int(size_bytes, "a payload's size in bytes", minimum=1, maximum=MAX_AMOUNT),
             _state(*state) if state else None,
         )
 

@@ -71,8 +71,11 @@ class ContentAssembler:
         return self._seen.digest() == self.sha
 
     def reject(self) -> str | None:
-        """Discard the received bytes as invalid. Return the source that sent them, or None if there were several."""
-        contributors = self._contributors() or {self._parts[-1].source}
+        """Discard the received bytes as invalid. Return the source that sent them, or None if there were several.
+
+        At least one byte must have been received.
+        """
+        contributors = self._contributors()
         if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
             self._unmixed = True

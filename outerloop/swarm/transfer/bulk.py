@@ -154,7 +154,11 @@ class Bulk(RpcService):
         return _Get(partial, Sources(sources, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
 
     async def _finish(self, get: _Get) -> None:
-        """Ask sources until the content is complete and matches its hash."""
+        """Ask sources until the content is complete and matches its hash. Empty content needs no source."""
+        if get.partial.complete():
+            if not get.partial.matches_hash():
+                raise ContentUnavailable(f"{get.partial}: its sha256 must be that of empty content")
+            return
         try:
             async with get.silence:
                 while not await self._ask_one(get):

@@ -159,6 +159,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(PROPOSE, *IN, "participants", value=[["a", HEAD, 1], ["a", HEAD, 2]]), "must be unique"),
     (bent(PROPOSE, *IN, "participants", 0, 1, value=b"short"), "a participant's payload must be a sha256"),
     (bent(PROPOSE, *IN, "participants", 0, 2, value=-1), "size in bytes"),
+    (bent(PROPOSE, *IN, "participants", 0, 2, value=0), "size in bytes"),
     (bent(PROPOSE, *IN, "participants", 0, 2, value=1 << 63), "size in bytes"),
     (bent(DECIDED, "decided", value=7), "a decided commit must be a map"),
     (bent(DECIDED, "decided", "view", value=0), "a decided view"),

@@ -216,6 +216,15 @@ async def test_a_length_that_is_not_the_holders_is_nobodys_lie() -> None:
 
 
 @virtual
+async def test_no_holder_is_blamed_for_a_hash_that_no_empty_content_has() -> None:
+    network = MemoryNetwork()
+    a, *_ = await nodes(network, "abc")
+    with pytest.raises(ContentUnavailable, match="its sha256 must be that of empty content"):
+        await a.bulk.get(bytes(32), 0, ["b", "c"], at_most=1000, timeout_s=10)
+    assert not a.bulk.reputation.wrong and network.opened == 0
+
+
+@virtual
 async def test_the_bound_holds_before_anybody_is_asked() -> None:
     network, content = MemoryNetwork(), some_bytes(1000)
     a, _ = await nodes(network, "ab", content)
