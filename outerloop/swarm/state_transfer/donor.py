@@ -15,6 +15,8 @@ The state as of a requested commit is copied if one of these holds:
     - no other commit was requested or copied in the COPY_EVERY - 1 commits before it
     - its number is a multiple of COPY_EVERY. Every donor copies at these multiples if requested, so that no peer can
       make the donors copy at different commits
+
+A new copy replaces earlier ones, except for one that another peer is downloading (held_states.py).
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from collections.abc import Callable
 
 from outerloop.swarm.p2p.framing import Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, protocol_name
-from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut
-from outerloop.swarm.storage import Buffer
-from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S, limit
+from outerloop.swarm.state_transfer.held_states import HeldStates
+from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest
+from outerloop.swarm.timeouts import POLL_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.uploads import RateLimiter
 
@@ -61,14 +63,13 @@ class Donor(RpcService):
     ) -> None:
         super().__init__(transport, run=run, allowed=allowed)
         self._session = session
-        self._held = _Held(asked=self._hold_on)
+        self._held = HeldStates()
         self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, limiter=limiter)
         self._demands: dict[str, int] = {}
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit whose state was copied
         self._hashing = -1  # a commit whose state has been copied but is not served yet
         self._changed = asyncio.Event()
-        self._drop: asyncio.TimerHandle | None = None
 
     async def serve(self) -> None:
         await self.bulk.serve()
@@ -86,24 +87,24 @@ class Donor(RpcService):
         self._landed = number
         if copied:
             self._copied = self._hashing = number
+        else:
+            self._held.drop(number)  # also forgets the demands that came too late
         self._demands = {peer: wanted for peer, wanted in self._demands.items() if wanted > number}
         self._wake_waiting()
 
     def hold(self, content: bytes, manifest: Manifest) -> None:
-        """Serve the state `content`. It is dropped once no peer has requested it for STATE_KEPT_S."""
+        """Serve the state `content`. It is dropped once no peer has requested it for STATE_KEPT_S (held_states.py)."""
         self._held.put(content, manifest)
         self._hashing = -1
-        self._hold_on()
         self._wake_waiting()
 
     def holds(self, number: int) -> bool:
         """Return whether the state as of commit `number` is being served."""
-        return self._held.number == number
+        return number in self._held
 
     def release(self, number: int) -> None:
-        """Stop serving the state as of commit `number`. Does nothing if another state is being served."""
-        if self.holds(number):
-            self._held.clear()
+        """Stop serving the state as of commit `number`."""
+        self._held.drop(number)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
@@ -111,15 +112,16 @@ class Donor(RpcService):
             raise Unreadable("the request does not contain a valid commit number")
         try:
             async with limit(POLL_S):
-                while self._held.number != number and (number > self._landed or number == self._hashing):
+                while not self.holds(number) and (number > self._landed or number == self._hashing):
                     self._demand(remote, number)
                     await self._changed.wait()
         except TimeoutError:
             pass
-        held = self._held.number == number
-        if held:
-            self._hold_on()
-        await stream.send_object({"manifest": [*self._held.named, self._signature(number)]} if held else {})
+        if self.holds(number):
+            self._held.use(remote, number)
+            await stream.send_object({"manifest": self._signed_manifest(number)})
+        else:
+            await stream.send_object({})
         await stream.ended()
 
     def _demand(self, peer: str, number: int) -> None:
@@ -129,46 +131,16 @@ class Donor(RpcService):
         rested = number - last >= COPY_EVERY or number in others.values() or number % COPY_EVERY == 0
         if self._landed < number <= self._landed + FURTHEST_AHEAD and rested:
             self._demands = {**others, peer: number}
+            self._held.use(peer, number)
 
-    def _signature(self, number: int) -> bytes:
-        """Return this peer's signature over the commit number and the held manifest's sha256 and size."""
-        return self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *self._held.named)
-
-    def _hold_on(self) -> None:
-        if self._drop is not None:
-            self._drop.cancel()
-        self._drop = asyncio.get_running_loop().call_later(STATE_KEPT_S, self._held.clear)
+    def _signed_manifest(self, number: int) -> list[object]:
+        """Return the sha256 and the size of a held manifest, and this peer's signature over them and `number`."""
+        named = self._held.named(number)
+        return [*named, self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *named)]
 
     def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-class _Held:
-    """The state being served: its manifest and its chunks, keyed by sha256.
-
-    `named`: the manifest's sha256 and size in bytes. `asked` is called whenever the manifest or a chunk is requested.
-    """
-
-    def __init__(self, *, asked: Callable[[], None]) -> None:
-        self._asked = asked
-        self.number = -1
-        self.named = b"", 0
-        self._parts: dict[bytes, Buffer] = {}
-
-    def put(self, content: bytes, manifest: Manifest) -> None:
-        packed = manifest.to_bytes()
-        self.number, self.named = manifest.number, (manifest.sha, len(packed))
-        self._parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), self.named[0]: packed}
-
-    def clear(self) -> None:
-        """Drop the state. Uploads in progress still finish."""
-        self.number, self._parts = -1, {}
-
-    def get(self, sha: bytes) -> Buffer | None:
-        if sha in self._parts:
-            self._asked()
-        return self._parts.get(sha)
 
 
 def protocol_of(run: str) -> str:

@@ -149,7 +149,7 @@ async def test_a_broken_off_download_goes_on_where_it_was():
 @virtual
 async def test_a_state_may_take_longer_than_a_chunk_and_than_a_copy_that_nobody_asks_for_stays(monkeypatch):
     monkeypatch.setattr("outerloop.swarm.state_transfer.download.CHUNK_S", 60.0)
-    monkeypatch.setattr("outerloop.swarm.state_transfer.donor.STATE_KEPT_S", 60.0)
+    monkeypatch.setattr("outerloop.swarm.state_transfer.held_states.STATE_KEPT_S", 60.0)
     network, content = MemoryNetwork(), state(20 * CHUNK_BYTES)
     network.bytes_s["j"] = CHUNK_BYTES / 4
     made = await donors(network, "ab")
@@ -316,6 +316,41 @@ async def test_a_liar_that_makes_each_donor_copy_at_another_commit_cannot_keep_a
             together.append(number)
     assert together and {number % COPY_EVERY for number in together} == {0}
     assert together == list(range(0, 30, COPY_EVERY))
+
+
+@pytest.mark.parametrize("held_by_the_liar", [False, True])
+@virtual
+async def test_a_liar_that_demands_every_state_takes_none_from_a_joiner(monkeypatch, held_by_the_liar):
+    """It asks for the next state all the time, and for the first one that it has got."""
+    monkeypatch.setattr("outerloop.swarm.state_transfer.manifest.CHUNK_BYTES", 1 << 16)
+    network = MemoryNetwork()
+    network.bytes_s["j"] = 1 << 16
+    made = await donors(network, "ab")
+    first = COPY_EVERY if held_by_the_liar else 0
+    for number in range(24):
+        if number == first:
+            get = asyncio.create_task(joiner(network).get(first, list(made), ignore))
+        await asyncio.gather(*(demand(network, "l", donor, next_common(number), for_s=0.1) for donor in made))
+        await asyncio.gather(*(demand(network, "l", donor, 0, for_s=0.1) for donor in made if number))
+        await asyncio.gather(*(land(donor, number, state(20 << 16, number)) for donor in made.values()))
+        await asyncio.gather(*(demand(network, "l", donor, 0, for_s=0.8) for donor in made))
+        assert all(sum(map(donor.holds, range(24))) <= 2 for donor in made.values())
+    assert (await get)[1] == state(20 << 16, first) and now_s() > 20
+    assert all(donor.holds(20) for donor in made.values()), "it was copied at each multiple"
+
+
+@virtual
+async def test_a_copy_that_two_peers_download_stays_until_both_have_asked_for_a_later_one():
+    network = MemoryNetwork()
+    (donor,) = (await donors(network, "a")).values()
+    for number, who in ((0, "jk"), (4, "l"), (8, "j"), (12, "k"), (16, "")):
+        assert donor.holds(0) == (number in (4, 8, 12)), number
+        donor.landed(number - 1, copied=False)
+        for peer in who:
+            await demand(network, peer, "a", number)
+        donor.landed(number, copied=True)
+        donor.hold(state(10, number), Manifest.of(state(10, number), number=number, head=HEAD))
+    assert donor.holds(8) and donor.holds(16) and not donor.holds(4) and not donor.holds(12)
 
 
 @virtual
