@@ -42,7 +42,7 @@ class HeldStates:
         for earlier in set(self._states).difference(used[:1]):
             self.drop(earlier)
         named = manifest.sha, len(packed)
-        parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), named[0]: packed}
+        parts: dict[bytes, Buffer] = {**dict(zip(manifest.chunks, cut(content), strict=True)), named[0]: packed}
         self._states[number] = _State(named, parts, self._expiry(number))
 
     def use(self, peer: str, number: int) -> None:
@@ -60,12 +60,15 @@ class HeldStates:
         if state := self._states.pop(number, None):
             state.expiry.cancel()
 
-    def get(self, sha: bytes) -> Buffer | None:
-        """Return a manifest or a chunk, and keep all states that contain it for longer."""
+    def get(self, sha: bytes) -> bytes | None:
+        """Return a manifest or a chunk, and keep all states that contain it for longer.
+
+        The returned bytes are a copy, so that uploads do not keep a dropped state in memory.
+        """
         numbers = [number for number, state in self._states.items() if sha in state.parts]
         for number in numbers:
             self._extend(number)
-        return self._states[numbers[0]].parts[sha] if numbers else None
+        return bytes(self._states[numbers[0]].parts[sha]) if numbers else None
 
     def _extend(self, number: int) -> None:
         self._states[number].expiry.cancel()

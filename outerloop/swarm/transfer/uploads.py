@@ -95,16 +95,20 @@ class Uploads:
         self._busy = busy
 
     async def answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer one request for content."""
+        """Answer one request for content. While it is queued, the content may be dropped, and uses no memory then."""
         sha, offset = _wanted(request)
+        if self._find(sha, offset) is not None:
+            async with self._turn(remote, stream) as over:
+                if (content := self._find(sha, offset)) is not None:
+                    with self._busy.during():
+                        await self._upload(memoryview(content)[offset:], stream, length=len(content), over=over)
+                    return
+        await stream.send_object({})
+        await stream.ended()
+
+    def _find(self, sha: bytes, offset: int) -> Buffer | None:
         content = self.source.get(sha)
-        if content is None or offset > len(content):
-            await stream.send_object({})
-            await stream.ended()
-            return
-        async with self._turn(remote, stream) as over:
-            with self._busy.during():
-                await self._upload(memoryview(content)[offset:], stream, length=len(content), over=over)
+        return None if content is None or offset > len(content) else content
 
     async def _upload(self, content: memoryview, stream: Stream, *, length: int, over: Callable[[], bool]) -> None:
         """Send `content`, the rest of a content of `length` bytes. Raises BrokenStream once the turn is `over`."""

@@ -420,6 +420,23 @@ async def test_the_same_content_for_several_at_once_and_dropped_under_way() -> N
         await a.get(content, ["b"])
 
 
+@virtual
+async def test_a_content_that_is_dropped_before_its_turn_is_not_kept_for_it() -> None:
+    network, content, dropped = MemoryNetwork(), some_bytes(500_000), some_bytes(500_000, 1)
+    (giver,) = await nodes(network, "g", limiter=RateLimiter(20_000))
+    for held in (content, dropped):
+        giver.store.put(held)
+    a, b = await nodes(network, "ab")
+    first = asyncio.create_task(a.get(content, ["g"]))
+    await asyncio.sleep(1)
+    second = asyncio.create_task(b.get(dropped, ["g"]))
+    await asyncio.sleep(1)
+    giver.store.drop(sha_of(dropped))
+    with pytest.raises(ContentUnavailable, match="g does not have it"):
+        await second
+    assert await first == content and giver.bulk.bytes_sent == len(content)
+
+
 def test_hashing_in_a_thread_does_not_block_a_growing_buffer() -> None:
     content, room = some_bytes(10_000_000), GrowingBuffer()
 
