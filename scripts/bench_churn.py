@@ -16,7 +16,8 @@ after the warm-up, so that losses can be compared at equal numbers of payloads. 
 
 FILE holds the records of both runs: each arrival and departure, the time at which each round first landed, the gaps
 between rounds and the events in gaps that were too long, the numbers of payloads that the processes recorded, the
-losses, and the processes and folders that were left behind. Exit code 1: a check failed. Ctrl-C ends all processes.
+losses, and the processes and folders that were left behind. If the benchmark is interrupted during the calm run, the
+same command repeats only the calm run. Exit code 1: a check failed. Ctrl-C ends all processes.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def main() -> int:
     args = parse()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
     signal.signal(signal.SIGTERM, raise_terminated)
-    churn = churned(args)
+    churn = finished(args.json) or churned(args)
     write(args.json, {"churn": churn | {"checks": checks(churn)}})
     payloads = churn["totals"]["payloads"]
     still = json.loads(args.calm.read_text())["calm"] if args.calm else calm(args, payloads=payloads)
@@ -160,6 +161,12 @@ def main() -> int:
     write(args.json, {"churn": churn, "calm": still})
     show(churn)
     return 0 if all(churn["checks"].values()) else 1
+
+
+def finished(file: Path) -> Row | None:
+    """Return the record of the first run if `file` contains it, but not that of the calm run; else None."""
+    records: dict[str, Row] = json.loads(file.read_text()) if file.exists() else {}
+    return None if "calm" in records else records.get("churn")
 
 
 def write(file: Path, records: Row) -> None:

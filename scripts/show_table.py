@@ -188,8 +188,8 @@ def fast_mean_text(rows: Sequence[Row]) -> str:
 
     Data-parallel training has no second set of weights.
     """
-    losses = [row.get(FAST_MEAN) for row in rows]
-    if rows[0]["case"] in EVERY_STEP or None in losses:
+    losses = [loss for row in rows if (loss := row.get(FAST_MEAN)) is not None]
+    if rows[0]["case"] in EVERY_STEP or len(losses) < len(rows):
         return ""
     return f"{mean(losses):.4f}"
 

@@ -271,3 +271,12 @@ def test_sigint_ends_the_benchmark_and_all_processes_that_it_started(tmp_path):
     finally:
         bench.kill()
         bench.wait()
+
+
+def test_only_the_calm_run_is_repeated_if_the_benchmark_was_interrupted_during_it(tmp_path):
+    file = tmp_path / "records.json"
+    assert bench_churn.finished(file) is None
+    bench_churn.write(file, {"churn": {"rounds": 3}})
+    assert bench_churn.finished(file) == {"rounds": 3}
+    bench_churn.write(file, {"churn": {"rounds": 3}, "calm": {"rounds": 4}})
+    assert bench_churn.finished(file) is None
