@@ -18,8 +18,8 @@ With --no-tuning, every case is trained with the first value of each grid, or wi
 
 FILE holds one record per run; the same command resumes an interrupted benchmark. A record contains the loss of the slow
 weights, and that of the mean of the fast weights just before the last round landed (fast_mean.py). With --again, the
-runs of the table whose records lack the second loss are trained again. scripts/show_table.py prints the table. Options
-are those of `outerloop train`.
+runs of the table whose records lack the second loss are trained again, except for data-parallel training.
+scripts/show_table.py prints the table. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         overrides += [f"method.optimizer.lr={run.outer_lr}", f"method.optimizer.momentum={run.momentum}"]
     config = load.load([*overrides, *options])
     fast_mean = FastMean(config)
-    summary = train(config, partial(ThreadWorkerPool, on_ready=fast_mean.attach))
+    summary = train(config, partial(ThreadWorkerPool, before_first_step=fast_mean.attach))
     shutil.rmtree(place)
     bits = bits_per_round(run, summary)
     return asdict(run) | {
@@ -146,7 +146,7 @@ class Bench:
             if (row := self.row(run)) is None or (again and row.get(FAST_MEAN) is None)
         ]
         shared = self.args.runs, self.args.sequences, self.args.options
-        futures = [self.pool.submit(train_one, run, *shared) for run in todo]
+        futures = {self.pool.submit(train_one, run, *shared): run for run in todo}
         errors = []
         for future in as_completed(futures):
             if future.cancelled():
@@ -157,20 +157,19 @@ class Bench:
                     other.cancel()
                 continue
             with self.lock:
-                self.record(future.result())
+                self.record(futures[future], future.result())
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
         if errors:
             raise errors[0]
 
-    def record(self, row: Row) -> None:
-        """Add a record, or replace that of the same run. Print both losses if they differ."""
-        keys = [field.name for field in fields(Run)] + ["sequences", "options"]
-        old = next((other for other in self.rows if all(other[key] == row[key] for key in keys)), None)
+    def record(self, run: Run, row: Row) -> None:
+        """Add the record of a run, or replace an earlier one. Print both losses if they differ."""
+        old = self.row(run)
         if old is None:
             self.rows.append(row)
             return
         if old["nats"] != row["nats"]:
-            print(f"{row['case']}, seed {row['seed']}: {old['nats']} nats before, {row['nats']} now", flush=True)
+            print(f"{run.case}, seed {run.seed}: {old['nats']} nats before, {row['nats']} now", flush=True)
         self.rows[self.rows.index(old)] = row
 
     def first(self, case: str) -> Run:
@@ -241,7 +240,7 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--momentum", type=float, help="with --no-tuning: momentum of Muon, in the same way")
     result.add_argument(
-        "--again", action="store_true", help="train runs of the table again whose records lack a later field"
+        "--again", action="store_true", help="train runs of the table again whose records lack the second loss"
     )
     result.add_argument("--jobs", type=int, default=1)
     result.add_argument("options", nargs="*")

@@ -21,7 +21,7 @@ class FastMean:
     config: settings of the run, whose schedule has one fragment.
 
     Attributes:
-        nats: the loss of the mean, in nats per token; None until all workers have landed the last round.
+        nats: the loss of the mean, in nats per token; None until the last worker is about to land the last round.
     """
 
     def __init__(self, config: DictConfig) -> None:

@@ -64,7 +64,7 @@ def sums_of_floors(tensors: Sequence[Tensor], exponent_P: Sequence[int], bits: i
 
 
 def where_nonzero(others_Qn: Tensor, own_n: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both tensors at the positions where own_n is not 0, or unchanged if it is 0 at few positions."""
+    """Return both tensors at the positions where own_n is not 0, or unchanged if these are more than SPARSE of all."""
     positions = own_n.nonzero().squeeze(1)
     if len(positions) > SPARSE * len(own_n):
         return others_Qn, own_n

@@ -37,7 +37,7 @@ from outerloop.scores.build import make_scorer
 from outerloop.scores.scorer import PayloadScorer
 from outerloop.state import checkpoint
 
-OnReady = Callable[[Trainer[Any], Corpus], None]
+BeforeFirstStep = Callable[[Trainer[Any], Corpus], None]
 """Called with a worker's trainer, and the text on which it trains."""
 
 
@@ -62,11 +62,11 @@ def run_worker(
     stop_point: StopPoint | None = None,
     layout: RankLayout = ALONE,
     compute: Callable[..., Any] = run_inline,
-    on_ready: OnReady | None = None,
+    before_first_step: BeforeFirstStep | None = None,
 ) -> None:
     """Train as one worker to the end of the run, then export the model. Call `join_exchange` first.
 
-    on_ready: called before the first step, e.g. to observe landings.
+    before_first_step: called before the first step, e.g. to observe landings.
     """
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
@@ -98,8 +98,8 @@ def run_worker(
     )
     if config.scores.payloads:
         outer.observe_landings(scorer_of(config, corpus, worker))
-    if on_ready is not None:
-        on_ready(trainer, corpus)
+    if before_first_step is not None:
+        before_first_step(trainer, corpus)
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}

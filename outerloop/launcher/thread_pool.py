@@ -19,7 +19,7 @@ from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
-from outerloop.launcher.run_worker import OnReady, join_exchange, run_worker
+from outerloop.launcher.run_worker import BeforeFirstStep, join_exchange, run_worker
 from outerloop.launcher.worker_pool import run_to_end, stopping_event
 from outerloop.types import Result
 
@@ -47,13 +47,23 @@ class ComputeThread:
 class ThreadWorkerPool:
     """Runs workers as threads that take turns (exchange=inprocess). One more thread computes for the active worker.
 
-    on_ready: called for each worker before its first step.
+    before_first_step: called for each worker before its first step.
     """
 
     def __init__(
-        self, config: DictConfig, run_dir: Path, resume_step: int | None, *, on_ready: OnReady | None = None
+        self,
+        config: DictConfig,
+        run_dir: Path,
+        resume_step: int | None,
+        *,
+        before_first_step: BeforeFirstStep | None = None,
     ) -> None:
-        self.config, self.run_dir, self.resume_step, self.on_ready = config, run_dir, resume_step, on_ready
+        self.config, self.run_dir, self.resume_step, self.before_first_step = (
+            config,
+            run_dir,
+            resume_step,
+            before_first_step,
+        )
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.hub = Hub(config.workers)
         self.stop_points = [StopPoint() for _ in range(config.workers)]
@@ -84,7 +94,7 @@ class ThreadWorkerPool:
                 check_stop=self.hub.check_stop,
                 stop_point=self.stop_points[index],
                 compute=self.compute,
-                on_ready=self.on_ready,
+                before_first_step=self.before_first_step,
             )
 
     def request_stop(self) -> None:

@@ -109,8 +109,9 @@ class PayloadScorer:
         """Accuse the peers whose payloads repeat payloads of earlier rounds, or this peer's own one of this round."""
         if self.peer in samples:
             shares = overlaps(list(samples.values()), [samples[self.peer]]).squeeze(1).tolist()
-            for peer in [peer for peer, share in zip(samples, shares, strict=True) if share > EXACT]:
-                self.accuse_copier(round, peer, "repeats the payload of this peer of the same round")
+            for peer, share in zip(samples, shares, strict=True):
+                if share > EXACT:
+                    self.accuse_copier(round, peer, "repeats the payload of this peer of the same round")
         for ago, earlier in enumerate(reversed(self.recent), start=1):
             for peer, (other, share) in closest(samples, earlier).items():
                 if share > COPY:

@@ -20,11 +20,11 @@ MAX_MANIFEST_BYTES = 16 << 10  # maximum size of the JSON of a run manifest
 SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # maximum number of characters of an invalid value that an error message quotes
-SHORT = Repr()
+NESTED_REPR = Repr()
 """Quotes at most 3 levels of nested lists and maps. `repr` would fail at about 1000 levels; msgpack allows 1024."""
-SHORT.maxlevel = 3
-SHORT.maxlist = SHORT.maxtuple = SHORT.maxdict = QUOTED
-SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 1000
+NESTED_REPR.maxlevel = 3
+NESTED_REPR.maxlist = NESTED_REPR.maxtuple = NESTED_REPR.maxdict = QUOTED
+NESTED_REPR.maxstring = NESTED_REPR.maxlong = NESTED_REPR.maxother = 1000
 
 
 class MalformedMessage(ValueError):
@@ -111,5 +111,5 @@ def quote(value: Any) -> str:
     """Return a short representation of an untrusted value for error messages, however deeply it is nested."""
     if isinstance(value, dict | list | tuple | bytes | str) and len(value) > QUOTED:
         return f"{type(value).__name__} of {len(value)}"
-    text = SHORT.repr(value)
+    text = NESTED_REPR.repr(value)
     return text if len(text) <= QUOTED else text[:QUOTED] + "..."

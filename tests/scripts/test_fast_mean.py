@@ -18,7 +18,7 @@ def losses(run_dir, *options):
     """The losses of the slow weights and of the mean of the fast weights at the end of a run."""
     config = load.load([*SMALL, f"run_dir={run_dir}", *options])
     measured = FastMean(config)
-    summary = train(config, partial(ThreadWorkerPool, on_ready=measured.attach))
+    summary = train(config, partial(ThreadWorkerPool, before_first_step=measured.attach))
     assert measured.seen == 2
     return summary["val_loss"], measured.nats
 

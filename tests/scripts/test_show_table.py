@@ -105,10 +105,10 @@ def test_a_run_that_is_trained_again_replaces_its_record(tmp_path, capsys):
     bench = Bench(args, pool=None)
     runs = [bench.first("muloco"), bench.first("outerloop")]
     first, other = (asdict(run) | {"nats": 1.5, "sequences": 16, "options": []} for run in runs)
-    for row in (first, other, first | {FAST_MEAN: 1.0}):
-        bench.record(row)
+    for run, row in zip([*runs, runs[0]], [first, other, first | {FAST_MEAN: 1.0}], strict=True):
+        bench.record(run, row)
     assert bench.rows == [first | {FAST_MEAN: 1.0}, other] and capsys.readouterr().out == ""
-    bench.record(other | {"nats": 1.25})
+    bench.record(runs[1], other | {"nats": 1.25})
     assert capsys.readouterr().out == "outerloop, seed 0: 1.5 nats before, 1.25 now\n"
     assert bench.row(runs[0]) is bench.rows[0] and bench.nats(runs[1]) == 1.25
 

@@ -1,6 +1,5 @@
 """Untrusted values in error messages: short, and however deeply they are nested."""
 
-import msgpack
 import pytest
 
 from outerloop.swarm.validation import QUOTED, MalformedMessage, checked_int, fields, items, quote, row, unpacked
@@ -44,4 +43,3 @@ def test_a_value_that_is_nested_as_deeply_as_msgpack_allows_is_malformed(check):
 def test_msgpack_refuses_deeper_values():
     with pytest.raises(MalformedMessage, match="unreadable"):
         unpacked(b"\x91" * (DEPTH + 1) + b"\xc0", "nested lists")
-    assert isinstance(msgpack.unpackb(b"\x91" * DEPTH + b"\xc0"), list)

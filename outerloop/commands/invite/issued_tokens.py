@@ -85,7 +85,7 @@ def token_lines(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> I
 
 
 def refused(peers: Sequence[str]) -> str:
-    """Return the text that lists the peers that used a token after its withdrawal, or "" if there are none."""
+    """Return the end of a token's line: the peers that used the token after it was withdrawn; "" without such peers."""
     return f"; {' and '.join(peers)} used it later and may not take part" if peers else ""
 
 

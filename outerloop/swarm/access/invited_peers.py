@@ -8,7 +8,7 @@ Peers that know the same statements admit the same keys:
                             received earlier counts: the token had been used
     too many statements     those with the earliest dates are kept: MAX_PER_ISSUER admissions and MAX_PER_ISSUER
                             withdrawals of each issuer, MAX_ADMISSIONS of each kind in total. The same limits apply to
-                            removals of peers whose admissions were left out (InviteRegister)
+                            removals of peers whose admissions were left out (without_excess)
     two removals            the later one counts
     two withdrawals         of one invite: the earlier one counts
 
@@ -103,10 +103,11 @@ class InvitedPeers:
         return replace(self, withdrawals={key: withdrawals[key] for key in kept})
 
     def without_excess(self, *, listed: Set[str]) -> InvitedPeers:
-        """Return the known statements with at most MAX_PER_ISSUER removals of forgotten peers by each listed peer.
+        """Return the known statements with few removals of forgotten peers.
 
-        A peer is forgotten if with_admission has left out its admissions. Its removal is kept, but not shared, because
-        another admission of the peer may arrive. Removals of the peers in `listed` are all kept.
+        They are limited to MAX_PER_ISSUER by each signer, and to MAX_ADMISSIONS in total. A peer is forgotten if
+        with_admission has left out its admissions. Its removal is kept because another admission of the peer may
+        arrive; it is not sent. Removals of the peers in `listed` are all kept.
         """
         of_forgotten = self.removals.keys() - self.known - listed
         found = ((self.removals[peer].order, self.removals[peer].by, peer) for peer in of_forgotten)

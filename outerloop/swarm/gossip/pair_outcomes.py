@@ -3,8 +3,9 @@
     {token} ->   <- {applied}         false if the acceptor has not decided yet; this is then its final decision
 
 A pair is in doubt if its proposer dropped it without knowing the acceptor's decision. The proposer asks the acceptor
-again when the acceptor is next seen. A member could leave many pairs in doubt, and be seen often without answering. So
-this peer remembers at most MAX_IN_DOUBT pairs per acceptor, and asks each acceptor on one stream at a time.
+again when the acceptor sends its next message. A member could leave many pairs in doubt, and send many messages without
+answering. So this peer remembers at most MAX_IN_DOUBT pairs per acceptor, and asks each acceptor on one stream at a
+time.
 """
 
 from __future__ import annotations

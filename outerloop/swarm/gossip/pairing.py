@@ -10,7 +10,7 @@
     time_out   The peer has waited long enough. It proposes once more, to any ready peer. If no peer is ready, it takes
                a solo step.
     ended      The peer's pair has ended (pair.py). If the pair counts, the peer leaves the pool; otherwise it looks for
-               another partner. A partner that lost an accepted pair is excluded for some rounds.
+               another partner. If an accepted pair does not count, its partner is excluded for some rounds.
 
 A peer has at most one pair at a time. The pair begins with the peer's own proposal, or with its acceptance of another
 peer's proposal. Until the pair ends, the peer turns down other proposals, and their senders try other peers. Outdated

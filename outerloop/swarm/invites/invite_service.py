@@ -222,7 +222,7 @@ class InviteService(RpcService):
         self._start_sending(*self._register.peers.stopped_by(statement))
 
     def _start_sending(self, statement: Statement, peers: Iterable[str]) -> None:
-        """Send a statement to each of these peers in the background, unless too many statements to it wait.
+        """Send a statement to each of these peers in the background, unless too many to that peer, or in total, wait.
 
         Statements to a peer that may no longer take part are counted separately, so that it receives the proof of this.
         """
@@ -235,7 +235,9 @@ class InviteService(RpcService):
             self._sending.start(self._tell(peer, statement)).add_done_callback(partial(self._ended, queue))
 
     def _ended(self, queue: tuple[str, bool], _: asyncio.Task[None]) -> None:
-        self._queued -= Counter([queue])  # removes queues with a count of 0
+        self._queued[queue] -= 1
+        if not self._queued[queue]:
+            del self._queued[queue]
 
     async def _tell(self, peer: str, statement: Statement) -> None:
         try:

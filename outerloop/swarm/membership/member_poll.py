@@ -62,8 +62,9 @@ class MemberPoll:
     def is_rejected(self, listed: frozenset[str]) -> bool:
         """Return whether more than half of the peers reject this peer, so that the run cannot form with it.
 
-        Absent peers count too, because they may still come: all `peers` or, if these are more, the peers on the
-        allow-list, whose ids are `listed`. So dishonest peers that come first, and are a minority, have no effect.
+        The number of peers is the largest of `peers`, the number of peers on the allow-list, whose ids are `listed`,
+        and the number of peers present. Absent peers count too, because they may still come. So dishonest peers that
+        come first, and are a minority, have no effect.
         """
         return 2 * len(self.turned_away_by) > max(len(self.records), self.peers, len(listed))
 
@@ -86,8 +87,8 @@ class MemberPoll:
         if not is_member:
             voters = self._voters(listed)
             return 2 * len(reporters & voters) > len(voters)
-        reporters = (reporters | {self.own.peer_id}) & _ids(formed) - self.limited
-        return 2 * len(reporters) > max(len(formed), self.peers)
+        counted = (reporters | {self.own.peer_id}) & (_ids(formed) - self.limited)
+        return 2 * len(counted) > max(len(formed), self.peers)
 
     def describe_missing(self, waited_s: float) -> str:
         """Return a message that states why the run has not formed after `waited_s`, and what to do."""
@@ -95,12 +96,13 @@ class MemberPoll:
             return self._describe_started()
         found = [record for record in self.records if record.peer_id not in self.limited]
         count = len(found)
-        if count == 0 or (count == self.peers and not self.others):  # this peer may not form the run alone
+        if not self.others and (self.peers == 1 or not found):  # this peer may not form the run alone
             return (
                 f"after {waited_s:.0f} s, no other peer of run {self.run} is active (the run has ended or is"
                 " interrupted): ask the operator of the run, or try again later"
             )
-        present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present ({_list(found)})"
+        names = f" ({_list(found)})" if found else ""
+        present = f"after {waited_s:.0f} s, {count} of {self.peers} peers are present{names}"
         if count < self.peers:
             join = f"exchange.initial_peers=[{self.own.addresses[0]}]"
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"

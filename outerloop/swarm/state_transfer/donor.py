@@ -16,7 +16,7 @@ The state as of a requested commit is copied if one of these holds:
     - its number is a multiple of COPY_EVERY. Every donor copies at these multiples if requested, so that no peer can
       make the donors copy at different commits
 
-A new copy replaces earlier ones, except for one that another peer is downloading (held_states.py).
+A new copy replaces earlier ones, except for the oldest one that a peer uses (held_states.py).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Donor(RpcService):
         if copied:
             self._copied = self._hashing = number
         else:
-            self._held.drop(number)  # also forgets the demands that came too late
+            self._held.drop(number)  # there is no copy: forget which peers requested it
         self._demands = {peer: wanted for peer, wanted in self._demands.items() if wanted > number}
         self._wake_waiting()
 

@@ -96,7 +96,7 @@ class Download:
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _answers(self, number: int, donors: Sequence[str], *, at_most: int) -> list[Offer | None]:
-        """Ask all donors for the manifest of the state. Return their answers.
+        """Ask all donors for the manifest of the state. Return the answers that arrive in time.
 
         Once more than half of the donors offer the same state, wait for at most LATE_OFFER_S for each further answer.
         """

@@ -1,9 +1,10 @@
-"""The states that a donor serves: the newest copy, and the oldest of the earlier copies that a peer still downloads.
+"""The states that a donor serves: the newest copy, and the oldest of the earlier copies that a peer uses.
 
-A copy takes as much memory as the state, so at most two are kept, and a third one while it is hashed. Each peer uses
-only the newest of the states that it has requested. So a peer that requests state after state displaces copies that it
-has requested itself, but not the copy that another peer downloads. Two peers together can: one that uses an old copy,
-and one that requests new ones.
+A peer uses the newest of the states that it has requested, until it requests a newer one or the copy is dropped; the
+donor does not know when a download is complete. A copy takes as much memory as the state, so at most two are kept, and
+a third one while it is hashed. So a peer that requests state after state displaces copies that it has requested itself,
+but not the copy that another peer uses. Two peers together can: one that uses an old copy, and one that requests new
+ones.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Bulk(RpcService):
 
     async def _finish(self, get: _Get) -> None:
         """Ask sources until the content is complete and matches its hash. Empty content needs no source."""
-        if get.partial.complete():
+        if not get.partial.length:
             if not get.partial.matches_hash():
                 raise ContentUnavailable(f"{get.partial}: its sha256 must be that of empty content")
             return

@@ -1,8 +1,8 @@
 """Limit concurrent uploads, and share the slots fairly among the peers that request uploads.
 
-A slot goes to the waiting peer with the fewest running uploads. Of several such peers, the one that has not started an
-upload for the longest time comes first. So a peer with many requests does not delay the requests of others, and any
-peer can use all slots while no other peer is waiting.
+A slot goes to the waiting peer with the fewest running uploads. Of several such peers, the one comes first that has
+waited longest, since its first waiting request or since its last upload began, if that was later. So a peer with many
+requests does not delay the requests of others, and any peer can use all slots while no other peer is waiting.
 
 A peer that reads slowly keeps its slots. So an upload's turn ends after TRANSFER_S if another peer is waiting that has
 fewer uploads running. Its downloader then requests the remaining bytes (bulk.py), and waits for its next turn.

@@ -95,7 +95,10 @@ class Uploads:
         self._busy = busy
 
     async def answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Answer one request for content. While it is queued, the content may be dropped, and uses no memory then."""
+        """Answer one request for content.
+
+        The content is looked up again after the wait, so that a waiting request keeps no dropped content in memory.
+        """
         sha, offset = _wanted(request)
         if self._find(sha, offset) is not None:
             async with self._turn(remote, stream) as over:

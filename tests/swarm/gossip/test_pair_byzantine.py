@@ -97,6 +97,16 @@ def payload_bytes() -> int:
     return sum(len(pair.payload or b"") for pair in gc.get_objects() if type(pair) is Pair)
 
 
+async def member_and_silent_partner() -> tuple[Member, Liar]:
+    """Return a member, and its only partner, which accepts each pair and falls silent before it answers again."""
+    network = MemoryNetwork()
+    one, other = await gather(network, 2)
+    liar = Liar(network, other)
+    await liar.serve("pair", liar.accept_and_fall_silent)
+    await liar.serve("verdict", liar.ask_and_fall_silent)
+    return one, liar
+
+
 async def meet(one: Member, liar: Liar) -> None:
     """Run one round of 40 s, at whose end the liar claims to be ready."""
     await liar.notify(one.peer_id, one.rounds)
@@ -106,11 +116,7 @@ async def meet(one: Member, liar: Liar) -> None:
 @virtual
 async def test_a_partner_that_falls_silent_after_have_leaves_no_payload_in_memory() -> None:
     """Before: one payload for each pair, for as long as the partner did not answer."""
-    network = MemoryNetwork()
-    one, other = await gather(network, 2)
-    liar = Liar(network, other)
-    await liar.serve("pair", liar.accept_and_fall_silent)
-    await liar.serve("verdict", liar.ask_and_fall_silent)
+    one, liar = await member_and_silent_partner()
     for _ in range(ROUNDS):
         await meet(one, liar)
     assert one.gossip.dropped_pairs == STALLS and payload_bytes() == 0
@@ -119,11 +125,7 @@ async def test_a_partner_that_falls_silent_after_have_leaves_no_payload_in_memor
 @virtual
 async def test_many_notices_of_a_partner_in_doubt_open_one_stream_to_it_at_a_time() -> None:
     """Before: one stream for each notice and each pair in doubt."""
-    network = MemoryNetwork()
-    one, other = await gather(network, 2)
-    liar = Liar(network, other)
-    await liar.serve("pair", liar.accept_and_fall_silent)
-    await liar.serve("verdict", liar.ask_and_fall_silent)
+    one, liar = await member_and_silent_partner()
     await meet(one, liar)
     assert one.gossip.dropped_pairs == 1
     liar.most = liar.asked = 0
