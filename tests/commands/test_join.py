@@ -42,7 +42,7 @@ def manifest() -> RunManifest:
 
 
 def overrides(manifest: RunManifest, *typed: str) -> list[str]:
-    return chosen_overrides(manifest, typed, address=ADDRESS, host="0.0.0.0", port=0)
+    return chosen_overrides(manifest, typed, addresses=[ADDRESS], host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize(

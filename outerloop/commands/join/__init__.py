@@ -14,6 +14,7 @@ from outerloop.commands.arguments import Parser, add_public_name, check_listen_a
 from outerloop.commands.join.checks import memory_of_model, of_machine, of_network, refuse_failed
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer, refuse_without_peers
+from outerloop.commands.join.other_peers import address_to_ask
 from outerloop.commands.join.settings import chosen_overrides, load_settings, mark_newcomer, typed_values
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train_with
@@ -30,7 +31,8 @@ Joins a running training run. The peer at ADDRESS sends the settings that all ma
 that outerloop contains, numbers, short texts and at most the name of a dataset. Settings that contain code or paths are
 refused. This command shows the run, asks whether to join, checks this machine, downloads the current state of the run
 and trains. If the peers share their training data, it is downloaded from them first. Ctrl-C leaves the run at any time.
-The same command joins it again and continues training, even after a crash."""
+The same command joins it again and continues training, even after a crash. If the peer at ADDRESS has left, it asks
+another peer, whose address this machine remembers."""
 
 EXAMPLES = """\
 examples
@@ -86,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     options.yes = options.yes or service.is_requested(options, arguments)
     check(options)
     signal.signal(signal.SIGTERM, raise_terminated)
+    choose_address(options)
     invitation = Invitation.read(options.invite, options.options, address=options.address) if options.invite else None
     if service.is_requested(options, arguments):
         unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
@@ -96,7 +99,11 @@ def main(arguments: Sequence[str]) -> int:
     open_internet = typed_values(options.options).get("exchange.open_internet") is True
     offer = invitation.ask_peer() if invitation else ask_peer(options.address, open_internet=open_internet)
     overrides = chosen_overrides(
-        offer.manifest, options.options, address=options.address, host=options.host, port=options.port
+        offer.manifest,
+        options.options,
+        addresses=[options.address, *offer.others],
+        host=options.host,
+        port=options.port,
     )
     overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)
@@ -126,6 +133,15 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(
             "join asks before it joins, but standard input is not a terminal: pass --yes to join without asking"
         )
+
+
+def choose_address(options: argparse.Namespace) -> None:
+    """Replace the typed address by that of another peer of the run if no program listens there (other_peers.py)."""
+    asked = address_to_ask(options.address, typed_values(options.options))
+    if asked != options.address:
+        note = f"no program listens at {options.address}: joining through {asked}, another peer of the same run"
+        print(note, file=sys.stderr)  # standard output may be a systemd unit
+        options.address = asked
 
 
 def is_confirmed() -> bool:

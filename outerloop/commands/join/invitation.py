@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.offer import Offer, checked_manifest
+from outerloop.commands.join.other_peers import answering_others
 from outerloop.commands.join.settings import typed_values
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
@@ -106,8 +107,8 @@ class Invitation:
             signed = node.call(fetch(node, self._receiver), timeout_s=2 * OPEN_S)
             manifest = checked_manifest(signed.content if signed else b"")
             self._check_run(manifest)
-            roster = roster_from_worker(node, self._address, self._token.invite.run)
-            return Offer(manifest, self._receiver, roster(), signed)
+            seen = roster_from_worker(node, self._address, self._token.invite.run)()
+            return Offer(manifest, self._receiver, seen, signed, answering_others(node, seen, self._address))
 
     @contextmanager
     def sources(self) -> Iterator[tuple[ObserverNode, list[str]]]:

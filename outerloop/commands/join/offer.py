@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import outerloop
 from outerloop.commands.doctor.network import last_line
+from outerloop.commands.join.other_peers import answering_others
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import SeenPeers, roster_from_dht
 from outerloop.config.manifest.content import RunManifest, parse
@@ -34,12 +36,14 @@ class Offer:
     peer_id    id of the peer that signed the manifest; not the id in the address if a relay forwarded the manifest
     seen       records of the peers that are in the run now
     signed     the manifest with its signature, which a relay can forward
+    others     addresses of other peers of the run that answer
     """
 
     manifest: RunManifest
     peer_id: str
     seen: SeenPeers
     signed: SignedManifest | None = None
+    others: Sequence[str] = ()
 
 
 def ask_peer(address: str, *, open_internet: bool = False) -> Offer:
@@ -55,7 +59,8 @@ def ask_peer(address: str, *, open_internet: bool = False) -> Offer:
             signed = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
             manifest = checked_manifest(signed.content if signed else b"")
             author = signed.peer if signed else peer_id
-            return Offer(manifest, author, roster_from_dht(node, str(manifest.run))(), signed)
+            seen = roster_from_dht(node, str(manifest.run))()
+            return Offer(manifest, author, seen, signed, answering_others(node, seen, address))
     except (NotAllowed, TurnedAway) as error:
         raise UserError(LISTED) from error
     except NoPeerAnswers as error:

@@ -27,8 +27,12 @@ def typed_values(typed: Sequence[str]) -> dict[str, Any]:
     return {override.key_or_group: override.value() for override in load.parse_overrides(typed)}
 
 
-def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: str, host: str, port: int) -> list[str]:
+def chosen_overrides(
+    manifest: RunManifest, typed: Sequence[str], *, addresses: Sequence[str], host: str, port: int
+) -> list[str]:
     """Return the overrides with which this machine trains: the run's, this machine's defaults, and the user's.
+
+    `addresses`: peers of the run that this machine contacts when it starts.
 
     If the user chose other data (data=...), the run's options for data and scores are left out. Unless the user sets
     inner.micro_batch and inner.precision, this machine measures its micro-batch size, and computes in bfloat16 only on
@@ -50,7 +54,7 @@ def chosen_overrides(manifest: RunManifest, typed: Sequence[str], *, address: st
     own = {
         "workers": 1,
         "run_dir": f"runs/join-{manifest.run}",
-        "exchange.initial_peers": [address],
+        "exchange.initial_peers": list(addresses),
         "exchange.host": host,
         "exchange.port": port,
         "inner.micro_batch": "auto",

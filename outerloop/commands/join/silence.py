@@ -16,25 +16,40 @@ def why_silent(address: str) -> str:
     target = HOST_AND_PORT.match(address)
     if target is None:
         return f"no peer answers at {address}: {ASK}"
-    host, port = target[1], int(target[2])
+    host, port = target[1], target[2]
+    match connection_error(address):
+        case None:
+            return (
+                f"port {port} of {host} is open, but the peer …{address[-8:]} does not answer there (it has another key"
+                f" now, is overloaded, or another program uses this port): {ASK}"
+            )
+        case ConnectionRefusedError():
+            return (
+                f"no program listens on port {port} of {host} (the run has ended, or this peer has stopped or has"
+                f" another address now): {ASK}"
+            )
+        case TimeoutError():
+            return (
+                f"port {port} of {host} does not answer (the machine is off or has another address now, or a firewall"
+                f" drops the packets): check the address and your internet connection, or {ASK}"
+            )
+        case error:
+            return (
+                f"port {port} of {host} cannot be reached ({error.strerror}): check the address and your internet"
+                f" connection, or {ASK}"
+            )
+
+
+def connection_error(address: str) -> OSError | None:
+    """Try a TCP connection to the host and port of a multiaddr. Return the error, or None if there is none.
+
+    The result is also None if the multiaddr contains no host or no port.
+    """
+    target = HOST_AND_PORT.match(address)
+    if target is None:
+        return None
     try:
-        socket.create_connection((host, port), timeout=CONNECT_S).close()
-    except ConnectionRefusedError:
-        return (
-            f"no program listens on port {port} of {host} (the run has ended, or this peer has stopped or has another"
-            f" address now): {ASK}"
-        )
-    except TimeoutError:
-        return (
-            f"port {port} of {host} does not answer (the machine is off or has another address now, or a firewall drops"
-            f" the packets): check the address and your internet connection, or {ASK}"
-        )
+        socket.create_connection((target[1], int(target[2])), timeout=CONNECT_S).close()
     except OSError as error:
-        return (
-            f"port {port} of {host} cannot be reached ({error.strerror}): check the address and your internet"
-            f" connection, or {ASK}"
-        )
-    return (
-        f"port {port} of {host} is open, but the peer …{address[-8:]} does not answer there (it has another key now, is"
-        f" overloaded, or another program uses this port): {ASK}"
-    )
+        return error
+    return None

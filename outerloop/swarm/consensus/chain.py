@@ -211,6 +211,10 @@ class Chain(ForkResolver):
         return out
 
     def _learn(self, sender: str, decided: CommitCertificate) -> None:
+        """Apply a decided commit of this round. Request the commits before it if it is of a later round.
+
+        The log keeps the certificate with all resignations that this peer knows for the round (resignation.py).
+        """
         number = decided.commit.number
         self._record_resignations(sender, decided.resignations)
         if number > self.number:
@@ -228,7 +232,7 @@ class Chain(ForkResolver):
                 Reject(sender, reason, compare_logs=decided.commit.parent != self.hard_state.head.digest)
             )
         else:
-            self._apply(decided)
+            self._apply(replace(decided, resignations=self.hard_state.counted_resignations))
 
     def _decide(self) -> bool:
         """Apply this peer's proposal if enough peers have accepted it. Return whether it was applied.

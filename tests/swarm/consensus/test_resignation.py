@@ -329,6 +329,29 @@ def test_a_certificate_proves_itself_with_the_resignations_in_it(protocol: type[
         assert reason in certificate_error(before.commit, forged, ToySigner("z"))
 
 
+@pytest.mark.parametrize(("members", "protocol"), [("abcde", CommitChain), ("abcd", HotStuffChain)])
+def test_a_peer_adds_the_resignations_that_a_leader_left_out_of_its_certificate(
+    members: str, protocol: type[Chain]
+) -> None:
+    """The commit counts the payload of a peer and drops it. Only its resignation shows why; the votes suffice."""
+    *others, leaver = members
+    world = world_of(members, "z", protocol=protocol)
+    leave(world, leaver)
+    before = world.peers["b"].disk
+    play(world, leaver, *others)
+    decided = replace(world["a"].hard_state.log[-1], resignations=())
+    assert leaver in {one.peer for one in decided.commit.participants} and leaver not in decided.commit.roster
+    world.crash("b")
+    world.peers["b"].disk = before
+    world.start("b")
+    world["b"].receive("a", decided)
+    refused = world["z"].receive("a", decided)
+    assert [one.reason for one in refused if isinstance(one, Reject)] == ["commit 0 drops peers that take part in it"]
+    (completed,) = world.told("b", -1)
+    world["z"].receive("b", completed)
+    assert world["z"].number == 1
+
+
 def test_of_a_liar_that_resigns_and_votes_one_of_the_two_counts() -> None:
     """Its vote is one of three that are needed of four; without its vote, two of the three others are needed."""
     world = world_of("abcd")

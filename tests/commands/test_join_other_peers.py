@@ -1,0 +1,126 @@
+"""Joining does not depend on a single peer: others are found in the run, or remembered from the last time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from outerloop.commands.join import other_peers
+from outerloop.commands.join.other_peers import OTHERS, address_to_ask, answering_others
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.membership.known_addresses import addresses_file
+from outerloop.swarm.membership.roster import Record
+from outerloop.swarm.p2p.observer import visit
+
+ONE = "/ip4/127.0.0.1/tcp/{}/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+OTHER = "/ip4/192.0.2.7/tcp/4242/p2p/12D3KooWGRUVh5ZnpLdW1dQnH5xG7vW3wqqkWn7a3aTfKQvyJ8Qb"
+
+
+def record_of(address: str) -> tuple[Record, float]:
+    return Record(f"000-{address.rpartition('/')[2]}", [address], "f", 1.0), 0.0
+
+
+def closed(port: int) -> str:
+    """An address of this machine where no program listens."""
+    return ONE.format(port)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_of_the_other_peers_of_a_run_those_that_answer(free_port: int) -> None:
+    with visit() as asker, visit() as typed, visit() as present:
+        addresses = typed.addresses[0], present.addresses[0]
+        seen = [record_of(address) for address in (*addresses, closed(free_port))]
+        assert answering_others(asker, seen, addresses[0]) == [addresses[1]]
+
+
+def test_a_peer_that_accepts_connections_and_says_nothing_delays_by_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(other_peers, "ANSWER_S", 0.5)
+    with visit() as asker, socket.create_server(("127.0.0.1", 0)) as silent:
+        seen = [record_of(ONE.format(silent.getsockname()[1]))]
+        begun_s = time.monotonic()
+        assert answering_others(asker, seen, OTHER) == []
+        assert time.monotonic() - begun_s >= 0.5
+
+
+def test_few_of_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Node:
+        def call(self, answering: object, *, timeout_s: float) -> object:
+            return answering
+
+    monkeypatch.setattr(other_peers, "_answering", lambda node, addresses: addresses)
+    seen = [record_of(f"/ip4/192.0.2.1/tcp/{port}/p2p/{'Qm'}{port}") for port in range(1, 100)]
+    asked = answering_others(Node(), seen, seen[0][0].addresses[0])  # type: ignore[arg-type]
+    assert len(set(asked)) == OTHERS and seen[0][0].addresses[0] not in asked
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def remember(folder: Path, *addresses: str) -> Path:
+    identity = identity_file(folder, 0)
+    identity.parent.mkdir(parents=True)
+    addresses_file(identity).write_text("".join(f"{address}\n" for address in addresses))
+    return identity
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[Path]:
+    asked: list[Path] = []
+
+    def answering(identity: Path) -> list[str]:
+        asked.append(identity)
+        return list(addresses)
+
+    monkeypatch.setattr(other_peers, "answering_peers", answering)
+    return asked
+
+
+def test_a_newcomer_asks_the_typed_address_whatever_answers(home: Path, free_port: int) -> None:
+    remember(home / "runs/join-other", OTHER)
+    assert address_to_ask(closed(free_port), {}) == closed(free_port)
+
+
+@pytest.mark.parametrize("typed", [{}, {"run_dir": "runs/join-summer"}])
+def test_a_machine_that_returns_asks_a_remembered_peer_of_the_same_run(
+    typed: dict[str, str], home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(home / "runs/join-another", OTHER)
+    identity = remember(home / "runs/join-summer", OTHER, closed(free_port))
+    asked = answers(monkeypatch, OTHER)
+    assert address_to_ask(closed(free_port), typed) == OTHER and asked == [identity]
+
+
+def test_the_peer_counts_at_whatever_address(home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file may have another address of the peer than the typed one."""
+    remember(home / "runs/join-summer", closed(free_port).replace("127.0.0.1", "10.0.0.1"))
+    answers(monkeypatch, OTHER)
+    assert address_to_ask(closed(free_port), {}) == OTHER
+
+
+def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers(monkeypatch, OTHER)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = ONE.format(server.getsockname()[1])
+        remember(home / "runs/join-summer", address, OTHER)
+        assert address_to_ask(address, {}) == address and asked == []
+
+
+def test_the_typed_address_stays_if_none_answers(home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember(home / "runs/join-summer", closed(free_port))
+    answers(monkeypatch)
+    assert address_to_ask(closed(free_port), {}) == closed(free_port)
