@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from outerloop.config.options.saved_settings import saved_settings
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.access.admissions import Statement
 from outerloop.swarm.access.invited_peers import InvitedPeers
@@ -49,10 +50,9 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
     Raises UserError if the folder contains no run, or the run has no allow-list, or lists no worker of this machine.
     """
     try:
-        config = OmegaConf.load(run_dir / "config.yaml")
-    except OSError as error:
+        config = saved_settings(run_dir)
+    except FileNotFoundError as error:
         raise UserError(f"{command}: no run found in {run_dir}: pass the run_dir of a run that was started") from error
-    assert isinstance(config, DictConfig)
     allow = config.get("exchange", {}).get("allow")
     if not allow:
         raise UserError(f"{command}: the run in {run_dir} has no allow-list (exchange.allow): anyone may join it")

@@ -1,11 +1,12 @@
 """`outerloop`: the command line. The first argument selects a command, which receives the other arguments.
 
 Exit codes: 0 success, 2 user error (one line on stderr), 1 any other failure (in doctor: a check failed), 130 stopped
-by Ctrl-C, 143 stopped by SIGTERM.
+by Ctrl-C, 141 the program that reads standard output ended, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -143,5 +144,14 @@ def main() -> int:
 
 
 def entry() -> None:
-    """Run `main` and exit with its code. This is the entry point of the console script."""
-    sys.exit(main())
+    """Run `main` and exit with its code. This is the entry point of the console script.
+
+    If the program that reads standard output ends first, as in `outerloop options | head`, exit with code 141.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes standard output as it exits
+        code = 141
+    sys.exit(code)

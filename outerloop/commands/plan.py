@@ -101,7 +101,7 @@ def parser() -> Parser:
         help="sigma of the lognormal distribution of peers' pace (default: 0.05)",
     )
     out.add_argument("--failure-rate", type=float, default=0.0, metavar="F", help="failures per hour of one peer")
-    out.add_argument("--hours", type=float, default=math.inf, metavar="N", help="budget: duration of the run in hours")
+    out.add_argument("--hours", type=float, metavar="N", help="budget: duration of the run in hours")
     out.add_argument("--traffic", metavar="SIZE", help="budget: payload that each peer sends in the run: 500GB")
     out.add_argument("--codec", default="0s", metavar="TIME", help="time to launch and land one round (default: 0s)")
     out.add_argument(
@@ -127,7 +127,7 @@ def check(options: argparse.Namespace) -> None:
     """Check that numeric options are within RANGES and that the picture is a PNG file. Raises UserError if not."""
     for name, (minimum, maximum, example) in RANGES.items():
         value, option = getattr(options, name), f"--{name.replace('_', '-')}"
-        if value not in (None, math.inf) and not minimum <= value <= maximum:
+        if value is not None and not minimum <= value <= maximum:
             raise UserError(f"{option} {value:g} must be {minimum:g} .. {maximum:g}: pass {option} {example}")
     if options.picture and options.picture.suffix != ".png":
         raise UserError(f"--picture {options.picture} is not a PNG file: pass --picture plan.png")
@@ -167,7 +167,8 @@ def make_links(options: argparse.Namespace) -> Links:
 
 def make_budget(options: argparse.Namespace) -> Budget:
     """Return the budget that the options set. Raises UserError if the traffic is not a size."""
-    return Budget(options.hours, parse_size(options.traffic, "--traffic") if options.traffic else math.inf)
+    sent_bytes = parse_size(options.traffic, "--traffic") if options.traffic else math.inf
+    return Budget(math.inf if options.hours is None else options.hours, sent_bytes)
 
 
 def make_methods(options: argparse.Namespace) -> list[Method]:

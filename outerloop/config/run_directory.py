@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from outerloop.config.options.saved_settings import saved_settings
 from outerloop.config.options.setting_differences import first_difference, format_setting
 from outerloop.config.renamed_parts import with_new_names
 from outerloop.report.runs import DIED, flatten
@@ -150,7 +151,7 @@ def finished_run(config: DictConfig) -> RunDir | None:
     try:
         compared = config.copy()
         if config.corpus.share is not None:
-            compared.data = OmegaConf.load(path / "config.yaml").data
+            compared.data = saved_settings(path).data
         earlier = refuse_other_run(path, compared)
         if is_finished(path, config, earlier):
             run = claim(path, config, earlier, lock, resumed=True)
@@ -202,10 +203,8 @@ def earlier_length(path: Path, config: DictConfig) -> DictConfig:
 
     All settings that refer to the number of rounds, such as a learning-rate decay, change with it.
     """
-    saved = OmegaConf.load(path / "config.yaml")
-    assert isinstance(saved, DictConfig)
     earlier = config.copy()
-    earlier.rounds = min(saved.get("rounds", config.rounds), config.rounds)
+    earlier.rounds = min(saved_settings(path).get("rounds", config.rounds), config.rounds)
     return earlier
 
 
@@ -271,11 +270,11 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
     `reform`: allow a different number of peers, because machines were lost permanently.
     """
     defaults = {key: value for key, value in OLD_DEFAULTS.items() if key in settings}
-    saved_settings = defaults | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
+    earlier = defaults | with_new_names(comparable(saved_settings(path)))
     if reform:
-        saved_settings[PEERS] = settings.get(PEERS)
-    if (key := first_difference(settings, saved_settings)) is not None:
-        saved, current = format_setting(saved_settings, key), format_setting(settings, key)
+        earlier[PEERS] = settings.get(PEERS)
+    if (key := first_difference(settings, earlier)) is not None:
+        saved, current = format_setting(earlier, key), format_setting(settings, key)
         hint = HINTS.get(key, "").format(path=path)
         raise UserError(
             f"run_dir={path} belongs to another configuration: {key} is {saved} there and {current} here:"

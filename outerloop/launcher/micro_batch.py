@@ -27,6 +27,7 @@ from torch.nn import Module
 
 from outerloop.config.build import make_model
 from outerloop.config.instantiate import make
+from outerloop.config.options.saved_settings import saved_settings
 from outerloop.config.profile import memory_per_param
 from outerloop.config.user_code import enable_user_code, names_in
 from outerloop.inner.data.corpus import Corpus
@@ -53,8 +54,10 @@ BY_HAND = "set inner.micro_batch to a number of sequences"
 
 def saved(config: DictConfig) -> int | None:
     """Return the sequences per pass that the run in run_dir has saved, or None if there is no such run or number."""
-    file = Path(config.run_dir or "") / "config.yaml"
-    number = OmegaConf.select(OmegaConf.load(file), "inner.micro_batch") if config.run_dir and file.exists() else None
+    try:
+        number = OmegaConf.select(saved_settings(Path(config.run_dir)), "inner.micro_batch") if config.run_dir else None
+    except FileNotFoundError:
+        return None
     return number if isinstance(number, int) else None
 
 

@@ -41,7 +41,8 @@ class Differences:
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients".
+        UserError: if `reads` is neither "weights" nor "gradients", or if clip_norm, the learning rate or the momentum
+            is out of range.
     """
 
     shared = True
@@ -77,7 +78,8 @@ class OuterOptimizer(Differences):
         clip_norm: maximum global L2 norm of the aggregated contributions; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients".
+        UserError: if `reads` is neither "weights" nor "gradients", or if clip_norm, the learning rate or the momentum
+            is out of range.
     """
 
     def __init__(
@@ -94,9 +96,19 @@ class OuterOptimizer(Differences):
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
         probe = self.probe()
         self.momentum = float(probe.defaults.get("momentum", 0.0))
+        self.check_ranges(float(probe.defaults.get("lr", 1.0)))
         self.rule = rule_of(probe)
         self.portable = self.rule is not None
         self.rounds: dict[str, int] = {}
+
+    def check_ranges(self, lr: float) -> None:
+        """Raise UserError if a setting is out of range. `lr`: the optimizer's learning rate."""
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UserError(f"method.clip_norm={self.clip_norm} must be above 0: set it to null for no limit")
+        if not 0 <= lr < math.inf:
+            raise UserError(f"method.optimizer.lr={lr} must be 0 or more, and finite: set it to 0.7, for example")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"method.optimizer.momentum={self.momentum} must be 0 or more, and below 1: set it to 0.9")
 
     def init(self, slow: Tensors) -> None:
         """Create the optimizer that will update these slow weights in place.

@@ -15,6 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+matplotlib.rcParams["text.parse_math"] = False  # labels contain settings, and these may contain $
 MARKERS = "osD^vPX"
 WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
 """Width and height of a figure without its legend, and height of one line of the legend, in inches."""

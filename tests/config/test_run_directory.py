@@ -19,6 +19,24 @@ def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
     assert (tmp_path / "a/config.yaml").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"recipe: [", "is damaged"),
+        (b"\xff\xfe\x00", "is damaged"),
+        (b"", "contains no settings"),
+        (b"- 1\n", "contains"),
+    ],
+)
+def test_a_damaged_config_is_one_line_and_stays(content, said, tmp_path):
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a"])).close()
+    file = tmp_path / "a/config.yaml"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"config\.yaml {said}.*set another run_dir=$"):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
+    assert file.read_bytes() == content
+
+
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_directory.time, "strftime", lambda form: "2026-01-01_00-00-00")

@@ -222,6 +222,14 @@ def test_without_spread_there_is_no_figure_of_it(tmp_path):
     assert len(runs.find([tmp_path])) == 1
 
 
+def test_settings_with_dollar_signs_are_labels(tmp_path):
+    """Matplotlib reads $...$ as mathematics, if it may, and fails on the rest of such a path."""
+    for name, path in (("a", "'/data/$x_{$y'"), ("b", "/data/z")):
+        make_run(tmp_path / name, [5, 3], extra=f"data:\n  path: {path}\n")
+    assert command.main([str(tmp_path)]) == 0
+    assert (tmp_path / "report/report.html").exists()
+
+
 def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
     make_run(tmp_path / "run", [5], finished=False)
     (tmp_path / "empty").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 import time
@@ -175,9 +176,12 @@ def local_ip(towards: str) -> str:
 
 
 def ip_of(address: str) -> str:
-    """Return the IP address in a multiaddr, or "" if it contains a host name."""
+    """Return the IP address in a multiaddr, or "" if it contains a host name, or text that is not an IP address."""
     match = re.match(r"/ip[46]/([^/]+)", address)
-    return match[1] if match else ""
+    try:
+        return str(ipaddress.ip_address(match[1])) if match else ""
+    except ValueError:
+        return ""
 
 
 def port_of(address: str) -> str:
