@@ -172,14 +172,29 @@ class Chain(ForkResolver):
         """
         if decided.commit.number >= self.number:
             self._begin(self.hard_state.moved_to(decided))
+            self._record_resignations(self.hard_state.peer, decided.resignations)
         return self._step()
+
+    def next_commit_error(self, decided: CommitCertificate) -> str:
+        """Return why `decided` cannot be applied as the commit after the head, or "" if it can.
+
+        It counts the resignations that this peer knows, and those in the certificate.
+        """
+        if reason := self._certificate_error(self.hard_state.head, decided):
+            return reason
+        known, self.hard_state = self.hard_state, self.hard_state.with_resignations(decided.resignations)
+        try:
+            return self._commit_error(decided.commit)
+        finally:
+            self.hard_state = known
 
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
         """Return the commits after commit `number`, oldest first, or None if the log does not reach back that far.
 
         If the result is None, a peer that lacks these commits must download the run's state.
         """
-        if number < self.hard_state.log[0].commit.number - 1:
+        first = self.hard_state.log[0]
+        if number < first.commit.number - bool(first.accepts):  # the first entry may have no proof (forks.py)
             return None
         return tuple(decided for decided in self.hard_state.log if decided.commit.number > number)
 

@@ -99,7 +99,11 @@ class ForkResolver(RoundInstance):
             self._switch_chain(sender, base, [decided for decided in log if decided.commit.number > base.commit.number])
 
     def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
-        """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified."""
+        """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified.
+
+        If `base` comes from the sender's log, its certificate is not kept, because it cannot be verified.
+        """
+        base = base if base in self.hard_state.log else CommitCertificate.unproven(base.commit)
         ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
         self._record_resignations(sender, log[0].resignations)
         if reason := self._commit_error(log[0].commit):
@@ -111,9 +115,13 @@ class ForkResolver(RoundInstance):
             self._learn(sender, decided)
 
     def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
-        """Prepend the commits that precede this peer's log, if their digests and certificates prove them."""
+        """Prepend the commits that precede this peer's log, if their digests and certificates prove them.
+
+        The digest of the first one proves it, but its certificate cannot be verified, so that is not kept.
+        """
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
         unsigned = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
         if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
-            self.hard_state = self.hard_state.with_earlier_commits(earlier)
+            first_one = CommitCertificate.unproven(earlier[0].commit)
+            self.hard_state = self.hard_state.with_earlier_commits([first_one, *earlier[1:]])

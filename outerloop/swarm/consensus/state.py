@@ -136,7 +136,7 @@ class HardState:
 
     def belongs_to(self, *, byzantine: bool) -> bool:
         """Return whether all saved votes and certificates are of HotStuff-2 if `byzantine`, else of Paxos."""
-        kinds = {decided.byzantine for decided in self.log if decided.commit.participants}
+        kinds = {decided.byzantine for decided in self.log if decided.accepts}
         if self.accepted is not None:
             kinds.add(isinstance(self.accepted, Proposal))
         return kinds <= {byzantine}

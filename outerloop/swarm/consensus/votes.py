@@ -144,6 +144,11 @@ class CommitCertificate:
         kind = statements.commit if self.byzantine else statements.accept
         return kind(self.commit.number, self.commit.parent, self.view, self.commit.digest)
 
+    @staticmethod
+    def unproven(commit: Commit) -> CommitCertificate:
+        """Return a log entry for a commit whose certificate cannot be verified. It contains no votes."""
+        return CommitCertificate(commit, commit.view, (), byzantine=True)
+
     def to_map(self) -> dict[str, Any]:
         resigned = {"resignations": self.resignations} if self.resignations else {}
         where = {"commit": self.commit.to_map(), "view": self.view, **resigned}

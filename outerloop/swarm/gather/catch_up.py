@@ -22,7 +22,8 @@ import logging
 from collections.abc import Mapping
 
 from outerloop.swarm.consensus.chain import Chain
-from outerloop.swarm.consensus.proof import has_majority, peers_ahead, voters_of
+from outerloop.swarm.consensus.proof import has_majority, peers_ahead, proof_error, voters_of
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.comeback import Comeback
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogAnswer, LogRpc
@@ -107,10 +108,19 @@ class CatchUpTask:
         await asyncio.sleep(ASK_S)
 
     async def fetch(self, peer: str) -> None:
-        """Fetch the commits after the local head from `peer` or, if its log starts later, from another peer."""
+        """Fetch the commits after the local head from `peer`, or from another peer if its log does not help.
+
+        A log helps if it begins with a commit that this peer can apply. A liar may serve genuine commits without the
+        resignations on which their rosters depend.
+        """
         chain = self._context.chain
         head = chain.hard_state.head
-        response = await self._rpc.after(head, list(dict.fromkeys([peer, *self._context.others()])), chain.signer)
+
+        def error(decided: CommitCertificate) -> str:
+            reason = proof_error(head, decided, chain.signer)
+            return reason or (chain.next_commit_error(decided) if chain.hard_state.head == head else "")
+
+        response = await self._rpc.after(head, list(dict.fromkeys([peer, *self._context.others()])), error)
         for decided in response.proven:
             self._context.receive(response.source, decided)
         for source in response.on_other_chain:

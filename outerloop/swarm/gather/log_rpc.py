@@ -17,9 +17,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.proof import Logs, proof_error
+from outerloop.swarm.consensus.proof import Logs
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
-from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
@@ -29,6 +28,7 @@ from outerloop.swarm.validation import id_of, quote
 
 logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[CommitCertificate]]
+Check = Callable[[CommitCertificate], str]
 Answer = tuple[str, list[CommitCertificate] | None]
 """(peer, the commits that it sent, or None if it did not answer or its answer was malformed)."""
 
@@ -50,13 +50,16 @@ class LogAnswer:
     level: set[str] = field(default_factory=set)
     on_other_chain: set[str] = field(default_factory=set)
 
-    def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, signer: AcceptSigner) -> str:
-        """Add a peer's log of the commits after `head`. Return why the log is rejected, or "" if it is not."""
+    def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, error: Check) -> str:
+        """Add a peer's log of the commits after `head`. Return why the log is rejected, or "" if it is not.
+
+        `error`: returns why a commit cannot be the one after `head`, or "".
+        """
         if not log:
             self.level.add(peer)
         elif log[0].commit.number > head.number + 1:
             self.later[peer] = log
-        elif why := proof_error(head, log[0], signer):
+        elif why := error(log[0]):
             if log[0].commit.parent != head.digest:
                 self.on_other_chain.add(peer)
             return why
@@ -90,8 +93,10 @@ class LogRpc(RpcService):
                 log.append(_decided(await receive_message(stream), after, log))
             return log
 
-    async def after(self, head: Commit, peers: Sequence[str], signer: AcceptSigner) -> LogAnswer:
+    async def after(self, head: Commit, peers: Sequence[str], error: Check) -> LogAnswer:
         """Ask these peers (names) for the commits after `head`. Return as soon as one log proves the next commit.
+
+        `error`: returns why a commit cannot be the one after `head`, or "".
 
         The first peer has HEDGE_S to answer before others are asked too. Its answer is awaited until the request times
         out, because it may be the only peer that knows more. Once it and more than half of the peers have answered, the
@@ -104,7 +109,7 @@ class LogRpc(RpcService):
         async with aclosing(answers):
             async for peer, log in answers:
                 answered.add(peer)
-                if log is not None and (why := answer.add(peer, log, head, signer)):
+                if log is not None and (why := answer.add(peer, log, head, error)):
                     self._reject(peer, why)
                 if answer.proven:
                     break

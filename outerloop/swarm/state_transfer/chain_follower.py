@@ -17,6 +17,7 @@ from outerloop.swarm.consensus.proof import (
     contradictions,
     majority_anchor,
     newest_provable_commit,
+    proof_error,
     voters_of,
 )
 from outerloop.swarm.consensus.votes import CommitCertificate
@@ -142,9 +143,13 @@ class ChainFollower:
         Raises ContentUnavailable if most of the peers that answer cannot provide it, because their logs begin after it
         or contain another chain.
         """
+
+        def error(decided: CommitCertificate) -> str:
+            return proof_error(head, decided, signer)
+
         while True:
             first = next(self._turns) % max(1, len(peers))  # a different first peer each time, as one may be silent
-            logs = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
+            logs = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], error)
             if logs.proven:
                 self.heard_s = time.monotonic()
                 return logs.proven[0]

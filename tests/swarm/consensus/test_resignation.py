@@ -352,6 +352,27 @@ def test_a_peer_adds_the_resignations_that_a_leader_left_out_of_its_certificate(
     assert world["z"].number == 1
 
 
+@PROTOCOLS
+def test_a_snapshot_brings_the_resignations_that_also_cover_the_next_round(protocol: type[Chain]) -> None:
+    world = world_of("abcd", "z", protocol=protocol)
+    leave(world, "d")
+    play(world, "a", "b", "c")
+    decided = world["a"].hard_state.log[-1]
+    roster = tuple(sorted((*decided.commit.roster, "d")))  # as if the commit had been proposed before the resignation
+    commit = replace(decided.commit, roster=roster)
+    (given,) = decided.resignations
+    forged = given._replace(peer="c")
+    for resigned, counted in (((given,), {"d"}), ((forged,), set())):
+        machine = protocol(
+            HardState.joining(run=RUN, peer="z", head=world["a"].hard_state.log[0]),
+            signer=ToySigner("z"),
+            gather_policy=LONE,
+            absent_rounds=8,
+        )
+        machine.install_snapshot(replace(decided, commit=commit, resignations=resigned))
+        assert {one.peer for one in machine.hard_state.resignations} == counted
+
+
 def test_of_a_liar_that_resigns_and_votes_one_of_the_two_counts() -> None:
     """Its vote is one of three that are needed of four; without its vote, two of the three others are needed."""
     world = world_of("abcd")

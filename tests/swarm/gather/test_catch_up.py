@@ -50,6 +50,7 @@ class Scene(LogRpc):
         self.outrun: list[int] = []
         self.parted: list[tuple[str, list[CommitCertificate]]] = []
         self.refusals = link.trust.refusals
+        self.next_commit_error = lambda decided: ""
         context = SimpleNamespace(
             trust=link.trust,
             chain=self,

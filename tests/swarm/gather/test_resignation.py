@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.messages import ViewChange
 from outerloop.swarm.timeouts import RESIGN_S
 from tests.support.swarm.gather_scene import INNER_S, Swarm, memory_of
 from tests.support.swarm.virtual_clock import now_s, virtual
@@ -102,3 +105,32 @@ async def test_a_resignation_is_on_disk_before_any_peer_gets_it() -> None:
     )[1]
     await swarm["b"].rounds.resign()
     assert saved == [True]
+
+
+@pytest.mark.parametrize(("letters", "trust"), [("abcde", "members"), ("abcdefg", "nobody")])
+@virtual
+async def test_a_peer_that_serves_commits_without_their_resignations_delays_the_one_that_catches_up_briefly(
+    letters: str, trust: str
+) -> None:
+    """Without the resignation of the last peer, the commit that drops it cannot be applied. The liar also offers its
+    log all the time, and answers first."""
+    *_, leaver = letters
+    swarm = await Swarm(letters, trust=trust, absent_rounds=8, grace_s=3.0).start()
+    await swarm.until(letters, 2)
+    await swarm["d"].kill()
+    while not any(one.peer == swarm[leaver].name for one in swarm["a"].rounds.context.chain.payloads):
+        await asyncio.sleep(0.05)  # so that the commit counts the payload of the peer that it drops
+    await leave(swarm, leaver)
+    present = "".join(set(letters) - {"d", leaver})
+    await swarm.until(present, 6)
+    chain, rpc = swarm["b"].rounds.context.chain, swarm["b"].rounds.log_rpc
+    honest = rpc._since  # noqa: SLF001
+    rpc._since = lambda after: tuple(replace(one, resignations=()) for one in honest(after))  # noqa: SLF001
+    await swarm["d"].restart()
+    async with asyncio.timeout(30):
+        while swarm["d"].rounds.context.chain.number < chain.number - 1:
+            signed = chain.signer.sign(statements.wish(chain.number, chain.hard_state.head.digest, 1))
+            offer = ViewChange(chain.number, chain.hard_state.head.digest, 1, signed)
+            swarm["b"].rounds._ballots.send(swarm["d"].name, offer)  # noqa: SLF001
+            await asyncio.sleep(0.05)
+    swarm.agree()
