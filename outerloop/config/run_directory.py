@@ -226,13 +226,16 @@ def may_precede_run(path: Path) -> bool:
 def lock_directory(path: Path) -> IO[str]:
     """Lock a run directory and return the open lock file. `unlock` or the end of the process releases the lock.
 
-    Raises UserError if another process holds the lock.
+    Raises UserError if another process, or an outer loop of this process, holds the lock.
     """
     lock = (path / LOCK).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise UserError(f"run_dir={path} is in use by another process: set another run_dir=") from error
+        raise UserError(
+            f"run_dir={path} is in use by another process, or by an outer loop of this process that has not left its"
+            " run: set another run_dir=, or call close() or abort() on that outer loop"
+        ) from error
     return lock
 
 

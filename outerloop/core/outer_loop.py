@@ -167,14 +167,18 @@ class OuterLoop:
         if error is None:
             self.close()
         else:
-            self.closed = True
-            self.exchange.abort()
+            self.abort()
 
     def close(self) -> None:
         """Send the data that other peers still need, then leave the run. No steps can be counted afterwards."""
         self.closed = True
         self.launcher.wait()
         self.exchange.close()
+
+    def abort(self) -> None:
+        """Leave the run immediately, even if other peers still need data. No steps can be counted afterwards."""
+        self.closed = True
+        self.exchange.abort()
 
     @property
     def inner_step(self) -> int:

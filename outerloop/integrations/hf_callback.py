@@ -6,6 +6,9 @@ The processes that torchrun starts for one Trainer form one peer. Only the first
 peers. Rounds are recorded in `trainer.state.log_history`, under the names in `round.CHARTS`. The callback adds a file
 with the state of the outer loop to every checkpoint folder, and `train(resume_from_checkpoint=True)` restores that
 state.
+
+The Trainer does not tell its callbacks about errors. After an error, the peer stays in the run until training begins
+again, `HFCallback.abort` is called or the process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class HFCallback(TrainerCallback):
     """
 
     outer: OuterLoop
-    attached: Attached
+    attached: Attached | None = None
 
     def __init__(
         self, recipe: str, *overrides: str, trainer: Trainer | None = None, **arguments: Unpack[RecipeArguments]
@@ -48,7 +51,7 @@ class HFCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Create the outer loop and attach it to the optimizer.
+        """Create the outer loop and attach it to the optimizer. If an earlier training failed, leave its run first.
 
         Raises UserError if training resumes from a checkpoint that contains no outer loop, if the Trainer shards the
         model, or if the optimizer does not train the whole model. In the last case, this peer leaves the run.
@@ -56,13 +59,14 @@ class HFCallback(TrainerCallback):
         model, processes = kwargs["model"], args.world_size
         if processes > 1 and (args.fsdp or args.deepspeed or is_sharded(model)):
             raise refuse_sharded(processes)
+        self.abort()
         saved = saved_outer_state(args, state) if state.global_step else None
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None)
         samples = processes * args.train_batch_size * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
         except UserError:
-            self.outer.exchange.abort()
+            self.outer.abort()
             raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -86,8 +90,19 @@ class HFCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave the run once the other peers have received the data that they need from this peer."""
+        assert self.attached is not None
         self.attached.remove()
         self.outer.close()
+
+    def abort(self) -> None:
+        """Leave the run immediately, and detach the outer loop from the optimizer. Does nothing after `on_train_end`.
+
+        Call this after a training that failed, if the process continues.
+        """
+        if self.attached is not None:
+            self.attached.remove()
+            self.outer.abort()
+        self.rounds.clear()
 
 
 def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:

@@ -67,7 +67,7 @@ class LightningCallback(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the run immediately if the Trainer fails."""
         if self.outer is not None:
-            self.outer.exchange.abort()
+            self.outer.abort()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the outer loop for a checkpoint, or an empty dictionary before training starts."""

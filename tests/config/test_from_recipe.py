@@ -63,9 +63,10 @@ def test_two_workers_on_different_text_hold_one_model(recipe):
     assert [r.slow_hash for r in reports[0]] == [r.slow_hash for r in reports[1]] and len(reports[0]) == 3
 
 
-def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
+@pytest.mark.parametrize(("fused", "counted"), [(False, 2), (True, 3)])
+def test_a_step_that_is_left_out_for_its_gradient_is_counted_by_fused_optimizers_alone(fused, counted):
     model = toy.model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     scaler = torch.amp.GradScaler("cpu")
     with outerloop.attach(optimizer, outer):
@@ -74,9 +75,9 @@ def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
             scaler.scale(model(torch.ones(2, 7)).sum() * factor).backward()
             scaler.step(optimizer)
             scaler.update()
-    assert outer.inner_step == 2
+    assert outer.inner_step == counted
     optimizer.step()
-    assert outer.inner_step == 2, "after the block nothing is attached"
+    assert outer.inner_step == counted, "after the block nothing is attached"
 
 
 def test_parameters_that_the_optimizer_does_not_train_are_named():
@@ -264,7 +265,7 @@ def test_a_run_dir_is_free_again_when_its_peer_has_left_or_could_not_begin(tmp_p
     with pytest.raises(UserError, match="buffers=mean must be 'local' or"):
         outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", "buffers=mean", run_dir=tmp_path)
     outer = outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
-    with pytest.raises(UserError, match="in use by another process"):
+    with pytest.raises(UserError, match="in use by another process, or by an outer loop of this process"):
         outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
     outer.exchange.close()
     outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path).exchange.close()

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import outerloop
+from outerloop.config import run_directory
 from outerloop.core.round import CHARTS
 from outerloop.types import UserError
 from tests.support import toy
@@ -38,6 +39,25 @@ def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, logs=T
 
 def callback_of(trainer):
     return next(one for one in trainer.callback_handler.callbacks if isinstance(one, outerloop.HFCallback))
+
+
+class FailsOnce(TrainerCallback):
+    """Raises an error in the third step of the first training."""
+
+    failed = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3 and not self.failed:
+            self.failed = True
+            raise RuntimeError("CUDA out of memory.")
+
+
+def trainer_that_fails(folder, **arguments):
+    """A Trainer whose first training fails just after a round, with the outer loop of one peer of a swarm."""
+    trainer = trainer_of(folder / "out", **arguments)
+    trainer.add_callback(FailsOnce())
+    trainer.add_callback(outerloop.HFCallback("diloco", peers=1, sync_every=3, run_dir=folder / "peer"))
+    return trainer
 
 
 @pytest.mark.parametrize("logs", [True, False])
@@ -104,3 +124,27 @@ def test_the_run_is_left_when_the_optimizer_does_not_fit():
     with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
         callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
     assert left == [True]
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_training_begins_again_after_an_error(retries, tmp_path):
+    trainer = trainer_that_fails(tmp_path, auto_find_batch_size=retries)
+    if not retries:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            trainer.train()
+    trainer.train()
+    assert callback_of(trainer).outer.inner_step == 9
+    assert [row["step"] for row in trainer.state.log_history if "outer/delta_norm" in row] == [3, 6, 9]
+
+
+def test_a_training_that_failed_can_be_left(tmp_path):
+    trainer = trainer_that_fails(tmp_path)
+    callback = callback_of(trainer)
+    callback.abort()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    for _ in range(2):
+        callback.abort()
+    assert callback.outer.closed and not callback.rounds
+    trainer.optimizer.step()  # would raise an error if the outer loop were still attached
+    run_directory.unlock(run_directory.lock_directory(tmp_path / "peer"))

@@ -93,7 +93,7 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
     callback.on_train_start = started
     with pytest.raises(RuntimeError, match="out of something"):
         fit(tmp_path, callback, module=Broken)
-    assert left == [True]
+    assert left == [True] and callback.outer.closed
 
 
 def test_a_trainer_that_shards_the_module_is_refused_before_anything_is_made():
