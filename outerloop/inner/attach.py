@@ -4,7 +4,7 @@
     outerloop.attach(optimizer, outer)
 
 Gradient accumulation (several backward passes, then one step) needs no settings. A step that GradScaler skips is not
-counted.
+counted, but optimizers with fused=True count it, because GradScaler calls their `step` even then.
 """
 
 from __future__ import annotations
