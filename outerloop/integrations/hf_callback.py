@@ -47,6 +47,7 @@ class HFCallback(TrainerCallback):
     ) -> None:
         self.make, self.trainer = outer_loop_factory(recipe, overrides, arguments), trainer
         self.rounds: list[RoundReport] = []
+        self.saved_step = -1
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -62,6 +63,7 @@ class HFCallback(TrainerCallback):
         self.abort()
         saved = saved_outer_state(args, state) if state.global_step else None
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None)
+        self.saved_step = -1
         samples = processes * args.train_batch_size * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
@@ -70,7 +72,7 @@ class HFCallback(TrainerCallback):
             raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log the rounds that were applied after this step."""
+        """Log the rounds that were applied after this step, and save the outer loop if a checkpoint follows."""
         due = control.should_log  # trainer.log may reset should_log before this step's loss is logged
         for report in self.rounds:
             charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
@@ -80,11 +82,31 @@ class HFCallback(TrainerCallback):
                 state.log_history.append(charts | {"epoch": state.epoch, "step": state.global_step})
         self.rounds.clear()
         control.should_log = due
+        if control.should_save:
+            self.save(args, state)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save the outer loop if a checkpoint follows."""
+        if control.should_save:
+            self.save(args, state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add the state of the outer loop, which is equal in all processes, to the checkpoint that was just written."""
-        if state.is_world_process_zero:
-            checkpoint.write_atomically(outer_state_file(args, state), checkpoint.pack(self.outer.state_dict()))
+        """Save the outer loop if it was not known before the checkpoint was written that one would follow."""
+        self.save(args, state)
+
+    def save(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Add the state of the outer loop, which is equal in all processes, to the checkpoint of this step, once.
+
+        The Trainer deletes older checkpoints before it calls `on_save`, so this must be done earlier: otherwise, a
+        process that is killed in between would leave no checkpoint with an outer loop.
+        """
+        if state.is_world_process_zero and self.saved_step != state.global_step:
+            file = outer_state_file(args, state)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict()))
+        self.saved_step = state.global_step
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -90,6 +90,30 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
         trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
 
 
+class IsKilled(TrainerCallback):
+    """Raises an error when the Trainer has written this checkpoint and deleted the older ones."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("when", "step"), [({"save_strategy": "steps", "save_steps": 3}, 6), ({"save_strategy": "epoch"}, 9)]
+)
+def test_the_only_checkpoint_holds_the_outer_loop_whenever_the_process_is_killed(when, step, tmp_path):
+    trainer = trainer_of(tmp_path, save_total_limit=1, **when)
+    trainer.add_callback(IsKilled(step))
+    trainer.add_callback(outerloop.HFCallback("diloco", "schedule.sync_every=3", exchange=toy.alone()))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    (checkpoint,) = tmp_path.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{step}" and (checkpoint / "outerloop.pt").exists()
+
+
 def test_two_peers_on_different_data_hold_one_model(tmp_path):
     def live(exchange):
         rank = exchange.rank
