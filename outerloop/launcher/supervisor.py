@@ -189,9 +189,10 @@ class Supervisor:
         return event, "error"
 
     def rewind(self, step: int) -> None:
-        """Delete the rows of metrics.jsonl after `step`, from which the peers resume instead of a newer checkpoint."""
+        """Unseal the checkpoints after `step`, from which the peers resume, and delete the rows of metrics.jsonl."""
         if not self.rewound:
             self.rewound = True
+            checkpoint.unseal_after(self.run.path, step)
             self.rows.rewrite(run_directory.rows_until(self.run.path, step))
             print_line(self.console, f"going back to inner step {step}, whose checkpoint most peers have")
 

@@ -136,7 +136,7 @@ def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
     """Mark a step as complete, then remove all but the newest `keep` sealed generations.
 
     Call this once every local worker's state and the metrics up to this step are written. Sealed generations of later
-    steps are removed too, because they were written before the run went back to an earlier step.
+    steps are removed too: a machine that joins late may hold such generations from before the run went back.
     """
     write_atomically(generation(run_dir, step) / "sealed", b"")
     for later in [other for other in sealed(run_dir) if other > step]:
@@ -144,6 +144,17 @@ def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
     oldest = sealed(run_dir)[:keep][-1]
     for step in [other for other in generations(run_dir) if other < oldest]:
         drop(run_dir, step)
+
+
+def unseal_after(run_dir: Path, step: int) -> None:
+    """Mark all generations newer than `step` as incomplete, because the run goes back to `step`.
+
+    They then neither count towards `keep` nor as complete while their files are written again. The files stay, because
+    a worker that joins late may still read them.
+    """
+    for later in [other for other in sealed(run_dir) if other > step]:
+        (generation(run_dir, later) / "sealed").unlink()
+        sync_folder(generation(run_dir, later))
 
 
 def drop(run_dir: Path, step: int) -> None:
