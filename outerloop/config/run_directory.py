@@ -170,21 +170,25 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
     `earlier`: the settings returned by `earlier_length`. `resumed`: whether the directory already contained a run.
+    Raises UserError if its checkpoints cannot be read, or if all are damaged.
     """
     checkpoint.remove_temporary(path)
     (path / DIED).unlink(missing_ok=True)
     if is_finished(path, config, earlier):
         return RunDir(path, None, True, [], lock)
+    step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
+    if damaged and step is None:
+        raise UserError(
+            f"{damaged[0]}, and run_dir={path} contains no complete checkpoint: restore one from a copy, or move"
+            f" {path / 'checkpoints'} elsewhere to start without a checkpoint"
+        )
     (path / "summary.json").unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
-    step, damaged = checkpoint.newest_valid(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: skipped" for line in damaged]
     if config.rounds > earlier.rounds:
         notes.append(
             f"extended from {earlier.rounds} to {config.rounds} rounds; learning rates now follow the longer run"
         )
-    if damaged and step is None:
-        notes.append("no complete checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
 
 

@@ -17,12 +17,12 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor
 
+from outerloop.state.damage import MISSING, file_fingerprint, fingerprint, is_valid, names_in, refuse_unreadable
 from outerloop.state.durable import sync_folder
 
 KEEP = 2
@@ -32,8 +32,6 @@ COMPARED = 3
 
 One of the reported generations may come from an interrupted session, so other machines may not have it.
 """
-PIECE_BYTES = 1 << 20
-"""Size of the pieces in which files are read for hashing, because a shard may be too large for memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 """Name pattern of generation folders."""
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
@@ -111,7 +109,8 @@ def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
     """Return the newest sealed step whose files are all valid, or None if there is none.
 
-    Also return one line for each damaged worker state in a newer step; such steps are skipped.
+    Also return one line for each damaged worker state in a newer step; such steps are skipped. Raises UserError if a
+    step cannot be read.
     """
     skipped: list[str] = []
     for step in sealed(run_dir):
@@ -125,7 +124,8 @@ def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 def resumable_steps(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
     """Return a mapping from step to hash of the slow weights for the newest steps from which this worker can resume.
 
-    Steps after `newest` are left out. If `newest` is None, the result is empty.
+    Steps after `newest` are left out. If `newest` is None, the result is empty. Raises UserError if a step cannot be
+    read.
     """
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     valid = [step for step in steps[:COMPARED] if not find_damage(run_dir, step, worker)]
@@ -164,55 +164,36 @@ def drop(run_dir: Path, step: int) -> None:
 
 def sealed(run_dir: Path) -> list[int]:
     """Return the steps of the sealed generations, newest first."""
-    return [step for step in generations(run_dir) if (generation(run_dir, step) / "sealed").exists()]
+    return [step for step in generations(run_dir) if "sealed" in names_in(generation(run_dir, step))]
 
 
 def generations(run_dir: Path) -> list[int]:
     """Return the steps of all generations, sealed or not, newest first. Other folders are ignored."""
-    found = (STEP.fullmatch(folder.name) for folder in (run_dir / "checkpoints").glob("step-*"))
+    found = map(STEP.fullmatch, names_in(run_dir / "checkpoints"))
     return sorted((int(name[1]) for name in found if name), reverse=True)
 
 
 def find_damage(run_dir: Path, step: int, worker: int) -> str:
-    """Return a line that names a damaged file of this worker at this step, or "" if all its files are valid."""
+    """Return a line that names a damaged file of this worker at this step, or "" if all its files are valid.
+
+    Raises UserError if a file cannot be read, because it may be undamaged.
+    """
     path = generation(run_dir, step) / f"worker-{worker}.pt"
-    try:
-        expected = read_fingerprints(run_dir, step, worker)
-    except (OSError, ValueError, RecursionError):
-        return f"{path} is damaged"
-    expected.pop("slow_hash", None)
-    shards = {path.parent / name: fingerprint for name, fingerprint in expected.pop("shards", {}).items()}
-    damaged = [file for file, fingerprint in {path: expected, **shards}.items() if not is_valid(file, fingerprint)]
+    with refuse_unreadable(path.parent):
+        try:
+            expected = read_fingerprints(run_dir, step, worker)
+        except (*MISSING, ValueError, RecursionError):
+            return f"{path} is damaged"
+        expected.pop("slow_hash", None)
+        shards = {path.parent / name: shard for name, shard in expected.pop("shards", {}).items()}
+        damaged = [file for file, content in {path: expected, **shards}.items() if not is_valid(file, content)]
     return f"{damaged[0]} is damaged" if damaged else ""
-
-
-def is_valid(path: Path, expected: dict[str, Any]) -> bool:
-    """Return whether a file exists and has the expected fingerprint."""
-    try:
-        return file_fingerprint(path) == expected
-    except (OSError, ValueError):  # ValueError: not a possible file name
-        return False
 
 
 def discard_after(run_dir: Path, step: int | None) -> None:
     """Remove all generations newer than `step` (None: all generations), because they will be written again."""
     for later in [other for other in generations(run_dir) if step is None or other > step]:
         shutil.rmtree(generation(run_dir, later))
-
-
-def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Return the length and hash of the file at `path`. Raises OSError if it cannot be read."""
-    with path.open("rb") as file:
-        return fingerprint(file)
-
-
-def fingerprint(file: BinaryIO) -> dict[str, Any]:
-    """Return the length and hash of an open file, from which damage can be detected."""
-    size, content = 0, xxhash.xxh3_128()
-    while piece := file.read(PIECE_BYTES):
-        size += len(piece)
-        content.update(piece)
-    return {"bytes": size, "xxh3_128": content.hexdigest()}
 
 
 def read_fingerprints(run_dir: Path, step: int, worker: int) -> dict[str, Any]:

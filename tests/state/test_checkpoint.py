@@ -3,14 +3,20 @@
 import asyncio
 import errno
 import json
+import shutil
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
+import xxhash
 from omegaconf import OmegaConf
 
 from outerloop.config import load, run_directory
 from outerloop.state import checkpoint
+from outerloop.state.damage import PIECE_BYTES
 from outerloop.swarm.storage import Folder
+from outerloop.types import UserError
 
 
 def put(run_dir, step, workers=2, sealed=True):
@@ -54,7 +60,7 @@ def test_a_damaged_shard_beside_a_whole_file_falls_back_and_says_so(tmp_path, ha
         shards = checkpoint.generation(tmp_path, step) / "island-0"
         shards.mkdir(parents=True)
         for rank in range(2):
-            (shards / f"{rank}.distcp").write_bytes(bytes([rank]) * (checkpoint.PIECE_BYTES + 1))
+            (shards / f"{rank}.distcp").write_bytes(bytes([rank]) * (PIECE_BYTES + 1))
         checkpoint.save(tmp_path, step, 0, {"step": step}, shards=shards)
         checkpoint.seal(tmp_path, step)
     assert checkpoint.newest_valid(tmp_path, 1) == (6, [])
@@ -89,6 +95,53 @@ def test_json_that_vouches_for_nothing_falls_back_and_says_so(tmp_path, content)
     step, said = checkpoint.newest_valid(tmp_path, 2)
     assert step == 3 and len(said) == 1 and "step-00000006/" in said[0] and said[0].endswith("is damaged")
     assert list(checkpoint.resumable_steps(tmp_path, 0, newest=6)) == [3]
+
+
+UNREADABLE = {"checkpoints": "checkpoints", "step-00000006": "step-00000006"}
+UNREADABLE |= dict.fromkeys(["worker-0.json", "worker-1.pt"], "step-00000006")
+"""Name of a file or folder that cannot be read -> the folder that the message names."""
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_read_error_that_may_pass_is_no_damage(tmp_path, monkeypatch, name, number):
+    for step in (3, 6):
+        put(tmp_path, step)
+    settings = load.load(["workers=2", f"run_dir={tmp_path}"])
+    OmegaConf.save(settings, tmp_path / "config.yaml")
+    with monkeypatch.context() as broken:
+        for function in ("open", "iterdir"):
+            broken.setattr(Path, function, failing(getattr(Path, function), name, number))
+        with pytest.raises(UserError, match=rf"{UNREADABLE[name]} cannot be read \(.*\): run the same command again"):
+            run_directory.open_run(settings)
+    with closing(run_directory.open_run(settings)) as run:
+        assert (run.resume_step, run.notes) == (6, [])
+
+
+def failing(real, name, number):
+    """A function that fails for the files and folders of this name."""
+
+    def fails(path, *args, **kwargs):
+        if path.name == name:
+            raise OSError(number, errno.errorcode[number], str(path))
+        return real(path, *args, **kwargs)
+
+    return fails
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(tmp_path):
+    for step in (3, 6):
+        put(tmp_path, step)
+        (checkpoint.generation(tmp_path, step) / "worker-0.pt").write_bytes(b"")
+    settings = load.load(["workers=2", f"run_dir={tmp_path}"])
+    OmegaConf.save(settings, tmp_path / "config.yaml")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(UserError, match=r"step-00000006/worker-0.pt is damaged, .* complete checkpoint: restore"):
+        run_directory.open_run(load.load(["workers=2", f"run_dir={tmp_path}", "rounds=500"]))
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}.items()
+    shutil.move(tmp_path / "checkpoints", tmp_path / "elsewhere")
+    with closing(run_directory.open_run(settings)) as run:
+        assert run.resume_step is None
 
 
 def test_a_save_that_dies_before_its_seal_does_not_count(tmp_path, monkeypatch):
@@ -137,7 +190,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     path = checkpoint.generation(tmp_path, 3) / "worker-0.pt"
     torch.save({"w": Evil()}, path)
     data = path.read_bytes()
-    seal = {"bytes": len(data), "xxh3_128": checkpoint.xxhash.xxh3_128_hexdigest(data)}
+    seal = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
     path.with_suffix(".json").write_text(json.dumps(seal))
     assert checkpoint.newest_valid(tmp_path, 1)[0] == 3
     with pytest.raises(Exception, match=r"[Ww]eights"):
