@@ -25,6 +25,7 @@ from outerloop.config.renamed_parts import with_new_names
 from outerloop.report.runs import DIED, flatten
 from outerloop.state import checkpoint
 from outerloop.state.durable import make_folder
+from outerloop.state.replaced_folder import recover_folder
 from outerloop.types import UserError
 
 MAY_DIFFER = (
@@ -85,6 +86,10 @@ ACCESS = "identity.access"
 """Name of a worker's folder of invited peers: FOLDER in swarm/access/register_files.py, which imports cryptography."""
 LOCK = ".lock"
 """Name of the lock file of a run directory."""
+MODEL = "hf"
+"""Name of the folder of the exported model."""
+EXPORTED = ".model"
+"""Name of the file that contains the hash of the weights that were exported last."""
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
 
@@ -162,8 +167,9 @@ def finished_run(config: DictConfig) -> RunDir | None:
 
 
 def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
-    """Return whether a run directory contains a finished run that has all rounds of `config`."""
-    return (path / "summary.json").exists() and config.rounds <= earlier.rounds
+    """Return whether a run directory contains a finished run, with its model, that has all rounds of `config`."""
+    has_results = (path / "summary.json").exists() and (path / MODEL).exists()
+    return has_results and config.rounds <= earlier.rounds
 
 
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
@@ -173,6 +179,7 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     Raises UserError if its checkpoints cannot be read, or if all are damaged.
     """
     checkpoint.remove_temporary(path)
+    recover_folder(path / MODEL)
     (path / DIED).unlink(missing_ok=True)
     if is_finished(path, config, earlier):
         return RunDir(path, None, True, [], lock)
@@ -183,6 +190,8 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
             f" {path / 'checkpoints'} elsewhere to start without a checkpoint"
         )
     (path / "summary.json").unlink(missing_ok=True)
+    if not (path / MODEL).exists():
+        (path / EXPORTED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     notes = [f"{line}: skipped" for line in damaged]
     if config.rounds > earlier.rounds:

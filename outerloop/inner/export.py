@@ -1,7 +1,7 @@
 """Export the global model to a folder that other tools can read.
 
 The folder contains weights (safetensors), config and tokenizer. It appears atomically: everything is written to a
-hidden sibling folder, which is then renamed.
+hidden sibling folder, which is then renamed (replaced_folder.py).
 
 `exported_shapes` reads names and shapes without the weights, in the order that parameters have in payloads. If there is
 a config.json, transformers builds the model on the meta device, which allocates no memory. Otherwise the order is read
@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from torch import Size, Tensor, nn
 
 from outerloop.replica.island import trainable_parameters
 from outerloop.replica.sharding import plain_name
+from outerloop.state.replaced_folder import partial_path, replace_folder
 from outerloop.types import Tensors, UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
     if folder.exists() and not is_replaceable(folder):
         raise UserError(f"{folder} exists and does not contain an exported model; choose another folder for the export")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.parent / f".{folder.name}.partial-{uuid.uuid4().hex[:8]}"
+    partial = partial_path(folder)
     try:
         write(model, weights(model, slow), tokenizer, partial)
         replace_folder(partial, folder)
@@ -105,15 +105,6 @@ def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | No
 def is_replaceable(folder: Path) -> bool:
     """Return whether the folder is empty or an earlier export, so replacing it deletes none of the user's files."""
     return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob("model*.safetensors")))
-
-
-def replace_folder(new: Path, folder: Path) -> None:
-    """Rename `new` to `folder`, then delete the previous folder."""
-    old = new.with_name(new.name.replace(".partial-", ".old-"))
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def exported_shapes(path: Path) -> dict[str, Size]:

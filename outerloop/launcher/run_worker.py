@@ -18,6 +18,7 @@ from outerloop.config.audits import attach_audits
 from outerloop.config.build import make_model, make_sampler, make_schedule, make_trainer, next_launch
 from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
+from outerloop.config.run_directory import EXPORTED, MODEL
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import first_commit
@@ -134,9 +135,9 @@ def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: 
     slow = outer.island.full_tensors(outer.slow, keep=is_first)
     if not is_first:
         return
-    with run_once(run_dir / ".model", f"{outer.slow_hash:016x}") as is_own:
+    with run_once(run_dir / EXPORTED, f"{outer.slow_hash:016x}") as is_own:
         if is_own:
-            export_hf(unsharded_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
+            export_hf(unsharded_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / MODEL)
 
 
 def export_while_training(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:

@@ -165,9 +165,9 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
         rows, recipe=config.recipe, workers=ready[-1]["size"], rounds=config.rounds, params=ready[-1]["params"]
     )
     draw_run(rows, summary, run_dir / "loss.png")
-    if (run_dir / "hf").exists():
+    if (run_dir / run_directory.MODEL).exists():
         settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-        write_model_card(run_dir / "hf", summary, settings, title=run_dir.name)
+        write_model_card(run_dir / run_directory.MODEL, summary, settings, title=run_dir.name)
     checkpoint.write_atomically(run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 
@@ -183,7 +183,7 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
         f"utilization      {100 * summary['utilization']:.1f} %:"
         f" {summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication,"
         f" {summary['others_s']:.1f} s of waiting for others",
-        f"model            {run_dir / 'hf'}",
+        f"model            {run_dir / run_directory.MODEL}",
         f"figure           {run_dir / 'loss.png'}",
         f"summary          {run_dir / 'summary.json'}",
     ):

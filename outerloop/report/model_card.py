@@ -7,6 +7,7 @@ from typing import Any
 
 import outerloop
 from outerloop.report.runs import flatten
+from outerloop.state.checkpoint import write_atomically
 
 CARD = """\
 ---
@@ -83,4 +84,4 @@ def write_model_card(folder: Path, summary: dict[str, Any], settings: dict[str, 
         usage=TRANSFORMERS if is_transformers else SAFETENSORS,
         settings="```yaml\n" + "".join(f"{key}: {value}\n" for key, value in shown.items()) + "```",
     )
-    (folder / "README.md").write_text(card)
+    write_atomically(folder / "README.md", card.encode())

@@ -120,6 +120,18 @@ def test_a_finished_run_says_so_with_its_results_and_stays(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 
+def test_a_finished_run_without_its_model_exports_it_again(tmp_path):
+    path = tmp_path / "run"
+    summary, model = run(path, "rounds=1", "schedule.sync_every=1"), (path / "hf/model.safetensors").read_bytes()
+    shutil.rmtree(path / "hf")
+    again = run(path, "rounds=1", "schedule.sync_every=1")
+    assert again["slow_hash"] == summary["slow_hash"] and again["val_loss"] == summary["val_loss"]
+    assert (path / "hf/model.safetensors").read_bytes() == model
+    (path / "hf").rename(path / ".hf.old-0123abcd")
+    (path / ".hf.partial-0123abcd").mkdir()
+    assert run(path, "rounds=1", "schedule.sync_every=1") == again and not list(path.glob(".hf.*"))
+
+
 def test_a_finished_run_is_extended(tmp_path, capsys):
     """At a constant learning rate it ends as the long run does, bit for bit; the decay of a method's follows too."""
     steady = ["inner.lr_floor=1", "inner.warmup_steps=0", "schedule.sync_every=2", "recipe=sparseloco"]

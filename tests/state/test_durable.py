@@ -8,14 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import Linear
 
 from outerloop.config import load, run_directory
+from outerloop.inner.export import export_hf
+from outerloop.report.model_card import write_model_card
 from outerloop.state import checkpoint
 from outerloop.swarm.access.hard_state_file import HardStateFile, folder_of, generation_of
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.storage import Folder
 from tests.support.power_cut import PowerCut
+
+CARD_FIELDS = ["recipe", "rounds", "workers", "params", "tokens", "val_loss"]
+CARD_FIELDS += ["bytes_sent_per_worker", "bits_per_param_per_round"]
 
 
 @pytest.fixture
@@ -81,6 +89,19 @@ def test_a_sealed_generation_is_whole(cut: PowerCut, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "disk/run", 5, 1, {"x": 6})
     checkpoint.seal(tmp_path / "disk/run", 5)
     assert checkpoint.newest_valid(cut.restore(tmp_path / "found") / "run", 2) == (5, [])
+
+
+def test_a_run_that_is_found_finished_has_its_model(cut: PowerCut, tmp_path: Path) -> None:
+    """Also if it replaces the export of an earlier round."""
+    settings, path = load.load([f"run_dir={tmp_path}/disk/run"]), tmp_path / "disk/run"
+    run_directory.open_run(settings).close()
+    for value in (1.0, 2.0):
+        export_hf(Linear(3, 3), {"weight": torch.full((3, 3), value)}, None, path / "hf")
+    write_model_card(path / "hf", dict.fromkeys(CARD_FIELDS, 1), {}, title="run")
+    checkpoint.write_atomically(path / "summary.json", b"{}")
+    found = cut.restore(tmp_path / "found") / "run"
+    assert run_directory.is_finished(found, settings, settings)
+    assert load_file(found / "hf/model.safetensors")["weight"].eq(2.0).all() and (found / "hf/README.md").read_text()
 
 
 @pytest.mark.parametrize("write", [lambda path: path.write_bytes(b"x"), lambda path: path.mkdir()])
