@@ -70,11 +70,18 @@ def error_event(index: int, error: BaseException) -> Event:
 
 
 def run_to_end(index: int, work: Callable[[], None]) -> Event:
-    """Run a worker until it ends. Return its last event: "left", or "error" if it failed."""
+    """Run a worker until it ends. Return its last event: "left", or "error" if it failed.
+
+    SystemExit and a panic of a Rust extension, which are not subclasses of Exception, are failures too: a thread that
+    raised them would end without an event. KeyboardInterrupt, which Python raises in the main thread only, is not
+    caught.
+    """
     try:
         work()
     except Stopped:
         pass
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return error_event(index, error)
     return {"event": "left", "worker": index, "step": 0}
