@@ -10,7 +10,7 @@ not counted. Evaluations and checkpoints are in none of the three categories.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from outerloop.core.round import RoundReport
@@ -21,11 +21,12 @@ from outerloop.protocols import Exchange
 from outerloop.replica.rank_group import RankGroup
 
 
+@dataclass
 class StepTimeBudget:
-    """Sums the times of all inner steps since the last round landed or failed."""
+    """Sums the times of all inner steps since the last round landed or failed, in seconds."""
 
-    def __init__(self) -> None:
-        self.compute_s = self.outer_s = 0.0
+    compute_s: float = 0.0
+    outer_s: float = 0.0
 
     def add(self, step: StepReport) -> None:
         """Add the computing time and the outer loop's time of one inner step."""
@@ -74,10 +75,15 @@ class RunTotals:
         counted = {"bytes_sent": int(sent), "bytes_received": int(received), **counters(self.exchange)}
         return self.totals | {name: self.earlier.get(name, 0) + count for name, count in counted.items()}
 
-    def restore(self, counters: dict[str, Any]) -> None:
-        """Continue from the totals that `counters` returned before the run was resumed."""
-        self.earlier |= counters
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters and the times since the last round. This is a collective: every lane must call it."""
+        return {"counters": self.counters(), "step_time": asdict(self.step_time)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned. States of earlier versions contain only the counters."""
+        self.earlier |= state["counters"]
         self.totals = dict(self.earlier)
+        self.step_time = StepTimeBudget(**state.get("step_time", {}))
 
 
 def sum_over_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:

@@ -248,7 +248,7 @@ class Worker:
 
     def save(self) -> None:
         """Save this worker's full state. The supervisor seals the checkpoint once all local workers have saved."""
-        rest = {"rng": rng.get_state(), "counters": self.totals.counters()}
+        rest = {"rng": rng.get_state(), **self.totals.state_dict()}
         save(
             self.trainer,
             rest,
@@ -264,7 +264,7 @@ class Worker:
         rest = load(self.trainer, run_dir=self.settings.run_dir, step=step, worker=self.settings.index)
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
-        self.totals.restore(rest["counters"])
+        self.totals.load_state_dict(rest)
 
     def emit_contributors(self) -> None:
         """Emit what each peer has contributed to the run, from worker 0 of each machine only."""

@@ -2,9 +2,10 @@
 
 import pytest
 
+from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
 from outerloop.core.utilization import utilization
-from outerloop.inner.run_totals import StepTimeBudget
+from outerloop.inner.run_totals import RunTotals, StepTimeBudget
 from outerloop.inner.trainer import StepReport
 from outerloop.types import Round
 from tests.support import toy
@@ -46,6 +47,34 @@ def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
     for outer_s in (0.5, 0.0, 0.25):
         spent.add(step(1.0, outer_s))
     assert spent.split(landed(wait_s=0.0, transfer_s=0.0))["communication_s"] == 0.75
+
+
+def totals_after(steps):
+    totals = RunTotals(toy.alone(), ALONE)
+    for _ in range(steps):
+        totals.step_time.add(step(1.0, 0.5))
+    return totals
+
+
+def test_the_seconds_before_an_interrupt_within_a_round_are_in_the_totals_of_the_resumed_run():
+    """Of the 30 steps of a round, 20 were before the checkpoint."""
+    resumed = totals_after(0)
+    resumed.load_state_dict(totals_after(20).state_dict())
+    for _ in range(10):
+        resumed.step_time.add(step(1.0, 0.5))
+    whole = totals_after(30)
+    for totals in (resumed, whole):
+        totals.add_round(landed(wait_s=4.0, transfer_s=0.0))
+    assert resumed.counters() == whole.counters()
+    assert (whole.totals["compute_s"], whole.totals["communication_s"], whole.totals["others_s"]) == (30.0, 11.0, 4.0)
+
+
+def test_totals_continue_from_a_checkpoint_that_has_only_counters():
+    resumed = totals_after(0)
+    resumed.load_state_dict({"counters": totals_after(0).counters() | {"compute_s": 7.0}})
+    resumed.step_time.add(step(1.0, 0.5))
+    assert resumed.add_round(landed(wait_s=0.0, transfer_s=0.0))["compute_s"] == 1.0
+    assert resumed.totals["compute_s"] == 8.0
 
 
 class Moves(toy.Around):

@@ -7,6 +7,7 @@ import pytest
 
 from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import global_evaluation
+from outerloop.inner import worker as worker_module
 from outerloop.inner.trainer import StepReport
 from outerloop.launcher.run_worker import run_once
 from outerloop.launcher.validation_merge import ValidationMerge
@@ -80,6 +81,23 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():
         counters = worker.totals.counters()
         assert counters["rounds_failed"] == 5 and counters["wait_s"] == 3.0
         assert [event["failed"] for event in events] == ["gone", "gone", "", "gone", "gone", "at last"]
+
+    toy.run_workers(1, work)
+
+
+def test_a_worker_saves_and_restores_its_totals_and_the_seconds_since_the_last_round(monkeypatch):
+    file = {}
+    monkeypatch.setattr(worker_module, "save", lambda trainer, rest, **_: file.update(rest))
+    monkeypatch.setattr(worker_module, "load", lambda trainer, **_: file)
+
+    def work(exchange):
+        worker, resumed = worker_of(exchange), worker_of(exchange)
+        worker.totals.add_round(report(0, "gone"))
+        worker.totals.step_time.add(StepReport(loss=1.0, tokens=1, lr=None, rounds=[], compute_s=2.0, outer_s=1.0))
+        worker.save()
+        resumed.resume(0)
+        assert resumed.totals.counters() == worker.totals.counters()
+        assert resumed.totals.step_time == worker.totals.step_time
 
     toy.run_workers(1, work)
 

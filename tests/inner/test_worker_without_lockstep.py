@@ -77,7 +77,7 @@ def test_the_last_evaluation_is_of_the_mean_and_says_of_how_many():
 
 def test_counters_of_the_exchange_continue_after_a_restart():
     def work(worker, exchange):
-        worker.totals.restore({"solo_rounds": 3})
+        worker.totals.load_state_dict({"counters": {"solo_rounds": 3}})
         counters = worker.totals.counters()
         assert counters["solo_rounds"] == 5 and counters["idle_s"] == 1.5
 
