@@ -170,13 +170,18 @@ def parse_initial_peers(line: str) -> list[str]:
 
 
 def follow_parent(index: int, emit: Emit, stop_point: StopPoint) -> None:
-    """Follow the parent's requests on standard input. Leave when standard input is closed."""
-    for message in map(json.loads, sys.stdin):
-        if "stop_after" in message:
-            stop_point.set_target(message["stop_after"])
-        else:
-            emit(stopping_event(index, stop_point.request(), blocked=stop_point.blocked()))
-    os.kill(os.getpid(), signal.SIGINT)
+    """Follow the parent's requests on standard input. Leave when standard input is closed, or if `emit` fails.
+
+    `emit` raises BrokenPipeError if the parent was killed after its request.
+    """
+    try:
+        for message in map(json.loads, sys.stdin):
+            if "stop_after" in message:
+                stop_point.set_target(message["stop_after"])
+            else:
+                emit(stopping_event(index, stop_point.request(), blocked=stop_point.blocked()))
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def leave_on_signals(stop_point: StopPoint, *, request_s: int = REQUEST_S) -> None:
