@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+
+from outerloop.report.summary import fragments_in
 
 Row = dict[str, Any]
 
@@ -46,14 +49,14 @@ def draw_loss(axes: Axes, rows: list[Row]) -> None:
 
 def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
     """Draw worker 0's cumulative payload bytes, next to those of float32 pseudo-gradients in the same rounds."""
-    rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
-    numbers, total, cumulative = [row["round"] for row in rounds], 0.0, []
-    for row in rounds:
-        total += row["payload_bytes"] / 1e6
-        cumulative.append(total)
-    axes.plot(numbers, [4 * summary["params"] * n / 1e6 for n in numbers], "--", color="gray", label="float32")
+    rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0 and row["payload_bytes"]]
+    numbers, float32_mb = [row["round"] for row in rounds], 4 * summary["params"] / fragments_in(rounds) / 1e6
+    axes.plot(numbers, [float32_mb * n for n in range(1, len(rounds) + 1)], "--", color="gray", label="float32")
     axes.plot(
-        numbers, cumulative, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter"
+        numbers,
+        list(accumulate(row["payload_bytes"] / 1e6 for row in rounds)),
+        color="tab:green",
+        label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter",
     )
     axes.set(xlabel="outer rounds", ylabel="payloads of one worker, each counted once [MB]", yscale="log")
     axes.grid(alpha=0.3)

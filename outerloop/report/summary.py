@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outerloop.core.utilization import SPENT, utilization
+from outerloop.report.payload_bits import bits_per_param
 
 Row = dict[str, Any]
 GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
@@ -14,9 +15,10 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     """Return a flat record of the run. `workers` is the number of workers in the whole swarm.
 
     `tokens` and `tokens_per_s` cover the workers on this machine. `val_loss*` is in nats per token.
-    `bytes_sent_per_worker` counts every copy. `bits_per_param_per_round` is one worker's payload per parameter,
-    counting every byte of its message, and `ratio_to_fp32` is 32 divided by it. `slow_hash` lists the hash of the slow
-    weights of each worker on this machine that finished, and `workers_died` the workers that died.
+    `bytes_sent_per_worker` counts every copy. `bits_per_param_per_round` is one worker's payload per parameter
+    (payload_bits.py), counting every byte of its message, and `ratio_to_fp32` is 32 divided by it; both are 0 if
+    the worker has sent no payload. `slow_hash` lists the hash of the slow weights of each worker on this machine that
+    finished, and `workers_died` the workers that died.
 
     `compute_s`, `communication_s` and `others_s` are seconds spent in inner steps, in the outer loop's work between
     them, and waiting for other peers between them (inner/run_totals.py), averaged over this machine's finished workers.
@@ -34,7 +36,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     losses = [row["val_loss"] for row in validations]
     tokens = sum(last_tokens(rows, row["worker"]) for row in done)
     wall_s = rows[-1]["wall_s"]
-    bits = 8 * done[0]["payload_bytes"] / rounds / params
+    bits = sent_bits(rows, done[0]["worker"], params)
     return {
         "recipe": recipe,
         "workers": workers,
@@ -45,7 +47,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "val_loss_initial": losses[0],
         "val_loss": losses[-1],
         "bits_per_param_per_round": bits,
-        "ratio_to_fp32": 32 / bits,
+        "ratio_to_fp32": 32 / bits if bits else 0.0,
         "payload_bytes_per_worker": mean(row["payload_bytes"] for row in done),
         "bytes_sent_per_worker": mean(row["bytes_sent"] for row in done),
         "wait_s": mean(row["wait_s"] for row in done),
@@ -60,6 +62,18 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         **({"contributors": counted[-1]["contributors"]} if counted else {}),
         **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
+
+
+def sent_bits(rows: list[Row], worker: int, params: int) -> float:
+    """Return the payload bits per parameter and round of a worker, averaged over the rounds in which it sent any."""
+    rounds = [row for row in rows if row["event"] == "round" and row["worker"] == worker]
+    sizes = [row["payload_bytes"] for row in rounds if row["payload_bytes"]]
+    return bits_per_param(sum(sizes), len(sizes), fragments=fragments_in(rounds), params=params)
+
+
+def fragments_in(rounds: list[Row]) -> int:
+    """Return the number of fragments of the model that these rounds exchanged."""
+    return max((row["fragment"] for row in rounds), default=0) + 1
 
 
 def last_tokens(rows: list[Row], worker: int) -> int:

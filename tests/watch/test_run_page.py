@@ -36,6 +36,49 @@ def test_the_header_states_progress_cost_and_time_left():
     assert (run["recipe"], run["model"]) == ("sparseloco", "llama, 4 layers")
 
 
+def test_a_worker_that_joined_late_costs_and_trains_as_much_per_round_as_the_others():
+    """It joins after round 6 and has landed rounds 7 and 8 of 10; it has trained on no tokens of the rounds before."""
+    rows = [{"event": "state", "worker": 0, "step": 6 * H}, ready(0, "000-a") | {"step": 6 * H}]
+    for number in (7, 8):
+        rows += [row | {"tokens": row["tokens"] - 6 * H * TOKENS} for row in steps(0, number, loss=2.0)]
+        rows.append(landed(0, number))
+    run = page_of(rows)["run"]
+    assert (run["bits_per_param_per_round"], run["bits_per_param_per_step"], run["steps"]) == (1.0, 0.25, 10 * H)
+    assert (run["tokens"], run["tokens_total"]) == (2 * H * TOKENS, 4 * H * TOKENS)
+
+
+def test_rounds_without_a_payload_and_steps_without_training_change_no_prediction():
+    """The worker is away in rounds 3 to 6: it lands 3 without sending, then loads the state of round 6."""
+    rows = [*run_rows(2), landed(0, 3, payload_bytes=0, took_part=False)]
+    rows.append({"event": "state", "worker": 0, "step": 6 * H})
+    for number in (7, 8):
+        rows += [row | {"tokens": row["tokens"] - 4 * H * TOKENS} for row in steps(0, number, loss=2.0)]
+        rows.append(landed(0, number))
+    run = page_of(rows)["run"]
+    assert (run["bits_per_param_per_round"], run["steps"]) == (1.0, 10 * H)
+    assert run["tokens_total"] == (6 + 10) * H * TOKENS, "6 rounds of the first worker, 10 of the second"
+
+
+def test_fragments_of_one_round_are_one_round():
+    """2 fragments of 125 bytes: 2 bits per parameter and round, also while the second has not landed."""
+    state = state_of([ready(0, "000-a")], SETTINGS | {"schedule.fragments": 2, "schedule.delay": 1})
+    for number, fragment in ((1, 0), (1, 1), (2, 0)):
+        step = H * number - (H // 2 if not fragment else 0)
+        state.add({**steps(0, number, loss=2.0)[0], "step": step, "tokens": step * TOKENS})
+        state.add(landed(0, number, fragment=fragment, step=step + 1))
+        run = state.page(Surroundings(name="mine", now_s=100.0, updated_s=99.0))["run"]
+        assert (run["bits_per_param_per_round"], run["bits_per_param_per_step"]) == (2.0, 0.5)
+        assert (run["steps"], run["tokens_total"]) == (10 * H + 1, (10 * H + 1) * TOKENS)
+
+
+def test_a_schedule_that_adapts_predicts_the_steps_from_the_landed_rounds():
+    state = state_of([ready(0, "000-a")], SETTINGS | {"schedule.sync_max": 9})
+    around = Surroundings(name="mine", now_s=100.0, updated_s=99.0)
+    assert state.page(around)["run"]["steps"] is None
+    state.add(landed(0, 2, step=10))
+    assert state.page(around)["run"]["steps"] == 50 and state.page(around)["run"]["bits_per_param_per_step"] == 0.2
+
+
 def test_a_run_without_rows_is_starting():
     page = page_of([], updated_s=None)
     assert page["run"]["state"] == "starting" and page["peers"] == [] and page["phase"] is None

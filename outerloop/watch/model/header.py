@@ -1,7 +1,7 @@
 """Compute the header of a run: progress, time left, losses, bits per parameter, utilization.
 
-bits per parameter and round = 8 · payload bytes of one worker / rounds / parameters
-tokens_total = tokens per inner step · inner steps of the run
+bits per parameter and inner step = bits per parameter and round / inner steps per round
+tokens_total = tokens + tokens per inner step · inner steps left
 eta_s = rounds left · seconds per round, measured over the last WINDOW rounds
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outerloop.core.utilization import SPENT, utilization
+from outerloop.report import payload_bits
 from outerloop.watch.model.advice import cure_of_run
 from outerloop.watch.model.page import Header, Number, RunPhase
 from outerloop.watch.model.values import count, finite, setting, shown, text
@@ -87,8 +88,9 @@ def header(
     rounds = count(setting(settings, "rounds")) or None
     done = max((worker.round for worker in workers), default=0)
     step = max((worker.step for worker in workers), default=0)
-    steps = total_steps(settings, workers)
-    bits = bits_per_param(workers, facts.params)
+    h = steps_per_round(settings, workers)
+    steps = count(setting(settings, "schedule.delay")) + round(h * rounds) if h and rounds else None
+    bits = bits_per_param(workers, facts.params, fragments(settings))
     return {
         "name": text(around.name),
         "state": state,
@@ -110,8 +112,8 @@ def header(
         "eta_s": shown(seconds_left(facts.landings, rounds)) if state == "running" else None,
         "loss": mean_loss(workers),
         "val_loss": shown(facts.val_loss),
-        "bits_per_param_per_round": bits[0],
-        "bits_per_param_per_step": bits[1],
+        "bits_per_param_per_round": bits,
+        "bits_per_param_per_step": bits / h if bits is not None and h else None,
         "bytes_sent": sum(worker.bytes_sent for worker in workers),
         "utilization": mean_utilization(workers),
         "updated_s": shown(around.updated_s),
@@ -135,29 +137,53 @@ def run_phase(
     return ("running", "") if training else ("starting", "")
 
 
-def total_steps(settings: Mapping[str, Any], workers: Sequence[Worker]) -> int | None:
-    """Return the inner steps of the whole run, extrapolated from the landed rounds; None before the first landing."""
-    rounds = count(setting(settings, "rounds"))
-    delay = count(setting(settings, "schedule.delay"))
-    landed = max(workers, key=lambda worker: worker.round, default=None)
-    if not rounds or landed is None or not landed.round:
+def fragments(settings: Mapping[str, Any]) -> int:
+    """Return the number of fragments of the model, each of which is exchanged once per round."""
+    return max(1, count(setting(settings, "schedule.fragments")))
+
+
+def fixed_h(settings: Mapping[str, Any]) -> int | None:
+    """Return H, the inner steps per round, or None if the schedule does not fix it."""
+    if any(key in settings for key in ("schedule.sync_max", "schedule.seconds")):
         return None
-    return delay + round(max(0, landed.landed_step - delay) / landed.round * rounds)
+    return count(setting(settings, "schedule.sync_every")) or None
+
+
+def landing_interval(settings: Mapping[str, Any]) -> int | None:
+    """Return the inner steps between two landings, H / fragments, or None if the schedule does not fix them."""
+    every = fixed_h(settings)
+    return every // fragments(settings) if every else None
+
+
+def landing_step(settings: Mapping[str, Any], round_number: int) -> int | None:
+    """Return the inner step at which a round has landed completely, or None if the schedule does not fix it."""
+    every = fixed_h(settings)
+    return round_number * every + count(setting(settings, "schedule.delay")) if every else None
+
+
+def steps_per_round(settings: Mapping[str, Any], workers: Sequence[Worker]) -> float | None:
+    """Return H. If the schedule does not fix it, return its mean over the landed rounds; None before the first one."""
+    landed = max(workers, key=lambda worker: worker.round, default=None)
+    fixed = fixed_h(settings)
+    if fixed or landed is None or not landed.round:
+        return fixed
+    return max(0, landed.landed_step - count(setting(settings, "schedule.delay"))) / landed.round
 
 
 def total_tokens(workers: Sequence[Worker], steps: int | None) -> int | None:
-    """Return the tokens of all workers of this machine at the end of the run, if each of them takes `steps` steps."""
-    known = [worker for worker in workers if worker.tokens_step]
-    return round(sum(worker.tokens / worker.tokens_step for worker in known) * steps) if known and steps else None
+    """Return the tokens of all workers of this machine at the end of the run, if each trains until step `steps`."""
+    if not steps or all(worker.tokens_per_step is None for worker in workers):
+        return None
+    left = (max(0, steps - worker.tokens_step) * (worker.tokens_per_step or 0.0) for worker in workers)
+    return sum(worker.tokens for worker in workers) + round(sum(left))
 
 
-def bits_per_param(workers: Sequence[Worker], params: int | None) -> tuple[Number, Number]:
-    """Return the payload bits per parameter and round, and per parameter and inner step, of one worker."""
-    sender = max(workers, key=lambda worker: worker.round, default=None)
-    if not params or sender is None or not sender.round:
-        return None, None
-    bits = 8 * sender.payload_bytes / params
-    return bits / sender.round, bits / sender.landed_step if sender.landed_step else None
+def bits_per_param(workers: Sequence[Worker], params: int | None, fragments: int) -> float | None:
+    """Return the payload bits per parameter and round of the worker that has sent most often, or None if none has."""
+    sender = max(workers, key=lambda worker: worker.payloads, default=None)
+    if not params or sender is None or not sender.payloads:
+        return None
+    return payload_bits.bits_per_param(sender.payload_bytes, sender.payloads, fragments=fragments, params=params)
 
 
 def mean_loss(workers: Sequence[Worker]) -> Number:

@@ -8,7 +8,7 @@ from typing import Any
 
 from outerloop.watch.model.charts import Charts
 from outerloop.watch.model.event_log import EventLog
-from outerloop.watch.model.header import SILENT_S, RunFacts, header
+from outerloop.watch.model.header import SILENT_S, RunFacts, header, landing_interval
 from outerloop.watch.model.page import VERSION, Link, Page, Strip
 from outerloop.watch.model.phase import strip
 from outerloop.watch.model.run_counts import RunCounts
@@ -121,11 +121,4 @@ class RunState:
         waiting = sum(bool(worker.waiting) for worker in training)
         absent_rounds = count(setting(self.settings, "exchange.absent_rounds"))
         gone = [worker for worker in workers if not worker.is_active and worker.round + absent_rounds >= last.round]
-        return strip(last, waiting=waiting, gone=gone, sync_every=fixed_h(self.settings) or None, delay=delay)
-
-
-def fixed_h(settings: Mapping[str, Any]) -> int | None:
-    """Return the inner steps between two landings, H / fragments, or None if the schedule does not fix them."""
-    if any(key in settings for key in ("schedule.sync_max", "schedule.seconds")):
-        return None
-    return count(setting(settings, "schedule.sync_every")) // max(1, count(setting(settings, "schedule.fragments")))
+        return strip(last, waiting=waiting, gone=gone, sync_every=landing_interval(self.settings), delay=delay)

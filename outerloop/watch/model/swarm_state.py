@@ -11,9 +11,8 @@ from outerloop.watch.model.contributors import listed, stated_by_a_peer
 from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.event_log import EventLog
-from outerloop.watch.model.header import WINDOW, model_name, seconds_left
+from outerloop.watch.model.header import WINDOW, landing_step, model_name, seconds_left
 from outerloop.watch.model.page import VERSION, EventKind, Header, Page, Strip
-from outerloop.watch.model.run_state import fixed_h
 from outerloop.watch.model.swarm_peer import BEHIND_S, SwarmPeer
 from outerloop.watch.model.timeline import Timeline, last_late_s
 from outerloop.watch.model.values import count, finite, setting, short_name, shown, text
@@ -206,8 +205,7 @@ class SwarmState:
 
     def step(self, round_number: int) -> int | None:
         """Return the inner step at which a round lands, or None if the schedule does not fix it."""
-        every = fixed_h(self.settings)
-        return round_number * every + count(setting(self.settings, "schedule.delay")) if every else None
+        return landing_step(self.settings, round_number)
 
     def page(self) -> Page:
         """Return the page."""

@@ -25,7 +25,13 @@ def status_line(row: Row) -> str:
 
 @dataclass
 class Worker:
-    """One worker. `waiting`: what it waits for, according to its newest line about that; "" if it does not wait."""
+    """One worker.
+
+    tokens_per_step: mean tokens per inner step since `counted_from`, or None while it is not known.
+    counted_from: tokens and inner step of its first record since it joined or loaded the state; None: no record yet.
+    payloads, payload_bytes: number of payloads that are not empty, and their total size.
+    waiting: what it waits for, according to its newest line about that; "" if it does not wait.
+    """
 
     index: int
     name: str
@@ -37,7 +43,10 @@ class Worker:
     loss: Any = None
     tokens: int = 0
     tokens_step: int = 0
+    tokens_per_step: float | None = None
+    counted_from: tuple[int, int] | None = (0, 0)
     tokens_per_s: Any = None
+    payloads: int = 0
     payload_bytes: int = 0
     bytes_sent: int = 0
     bytes_received: int | None = None
@@ -83,14 +92,20 @@ class Worker:
 
     def on_eval(self, row: Row) -> None:
         """Note the number of tokens so far, and the inner step after which it was counted."""
-        if count(row.get("tokens")) >= self.tokens:
-            self.tokens, self.tokens_step = count(row.get("tokens")), count(row.get("step"))
+        tokens, step = count(row.get("tokens")), count(row.get("step"))
+        if tokens < self.tokens:
+            return
+        self.tokens, self.tokens_step = tokens, step
+        first_tokens, first_step = self.counted_from = self.counted_from or (tokens, step)
+        if step > first_step:
+            self.tokens_per_step = (tokens - first_tokens) / (step - first_step)
 
     def on_round(self, row: Row) -> None:
         """Note that a round has landed or failed."""
         self.last_round, self.waiting = row, ""
         self.round, self.landed_step = max(self.round, count(row.get("round"))), count(row.get("step"))
-        self.payload_bytes += count(row.get("payload_bytes"))
+        size = count(row.get("payload_bytes"))
+        self.payloads, self.payload_bytes = self.payloads + bool(size), self.payload_bytes + size
         self.bytes_sent = max(self.bytes_sent, count(row.get("bytes_sent")))
         self.refused_payloads += count(row.get("refused"))
         if "refused_messages" in row:
@@ -110,7 +125,11 @@ class Worker:
             self.state, self.reason, self.waiting = "catching up", line, ""
 
     def on_state(self, row: Row) -> None:
-        """Note that the worker trains again: it has downloaded the state of the run."""
+        """Note that the worker trains again: it has downloaded the state of the run.
+
+        It has not trained in the steps that it skipped.
+        """
+        self.counted_from = None if self.tokens else (0, count(row.get("step")))
         self.state, self.reason, self.waiting = "training", "", ""
 
     def on_done(self, row: Row) -> None:
