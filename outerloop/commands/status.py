@@ -32,9 +32,9 @@ PIPE_WIDTH = 180
 
 DESCRIPTION = """\
 Shows the peers of a running swarm: the last round of each, how many peers took part in it ("no": the round failed for
-this peer), loss, speed and bytes. This command only observes: it is not in the roster and takes part in no round.
-A second table lists what each peer has contributed over the whole run: samples and rounds that counted it. Ctrl-C stops
-the display, not the run."""
+this peer; "not counted": the round landed without its payload, which came late or was refused), loss, speed and bytes.
+This command only observes: it is not in the roster and takes part in no round. A second table lists what each peer has
+contributed over the whole run: samples and rounds that counted it. Ctrl-C stops the display, not the run."""
 
 EXAMPLES = """\
 examples
@@ -199,7 +199,8 @@ def status_cells(status: Status) -> list[str]:
 
     A cell is empty if the peer has not reported its value yet, except that byte counts are 0 until then.
     """
-    took_part = (f"{status.peers} peers" if status.peers else "no") if status.round else ""
+    landed = f"{status.peers} peers" if status.counted else f"{status.peers} peers, not counted"
+    took_part = (landed if status.peers else "no") if status.round else ""
     return [
         str(status.round or ""),
         took_part if status.loading is None else f"loads the state: {100 * status.loading:.0f} %",

@@ -24,7 +24,8 @@ class PeerStatusSink:
         if row["event"] == "step":
             self.status = replace(self.status, loss=row["loss"], tokens_per_s=row["tokens_per_s"])
         elif row["event"] == "round":
-            self.status = replace(self.status, round=row["round"], peers=row["peers"] if row["took_part"] else 0)
+            peers = 0 if row["failed"] else row["peers"]
+            self.status = replace(self.status, round=row["round"], peers=peers, counted=row["took_part"])
         else:
             return
         self.show(self.status)

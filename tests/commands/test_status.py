@@ -139,11 +139,14 @@ def test_a_workers_rows_become_its_status() -> None:
     sink.write({"event": "step", "loss": 3.0, "tokens_per_s": 10.0})
     sink.write({"event": "round", "round": 1, "failed": "", "peers": 4, "took_part": True})
     sink.write({"event": "round", "round": 2, "failed": "too late", "peers": 0, "took_part": False})
+    sink.write({"event": "round", "round": 3, "failed": "", "peers": 3, "took_part": False})
     assert seen == [
         Status(loss=3.0, tokens_per_s=10.0),
         Status(loss=3.0, tokens_per_s=10.0, round=1, peers=4),
-        Status(loss=3.0, tokens_per_s=10.0, round=2, peers=0),
+        Status(loss=3.0, tokens_per_s=10.0, round=2, peers=0, counted=False),
+        Status(loss=3.0, tokens_per_s=10.0, round=3, peers=3, counted=False),
     ]
+    assert [status.status_cells(told)[1] for told in seen] == ["", "4 peers", "no", "3 peers, not counted"]
 
 
 def test_only_addresses_of_the_peer_itself_are_measured() -> None:

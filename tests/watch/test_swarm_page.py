@@ -72,6 +72,24 @@ def test_a_peer_in_trouble_has_a_reason(seen, state_name, reason):
     assert bool(peer["cure"]) == (state_name != "starting")
 
 
+def test_a_round_that_landed_without_a_peers_payload_has_not_failed_there():
+    page = state([(record(0, 3), 1.0), (record(1, 3, peers=1, counted=False), 1.0)]).page()
+    assert page["peers"][1]["state"] == "training"
+    assert page["peers"][1]["reason"] == "round 3 landed without its payload, which came late or was refused"
+    assert page["timeline"]["cells"] == [[0.0], ["absent"]]
+    assert [entry["kind"] for entry in page["events"]] == ["joined", "joined"]
+
+
+def test_the_age_of_a_swarm_is_not_known():
+    page = state([(record(0, 3), 1.0)], [(record(0, 4), 1.0)]).page()
+    assert page["run"]["elapsed_s"] is None
+
+
+def test_a_round_of_a_swarm_with_fragments_has_h_steps():
+    run = state([(record(0, 3), 1.0)], settings=SETTINGS | {"schedule.fragments": 5}).page()["run"]
+    assert (run["step"], run["steps"]) == (15, 50)
+
+
 def test_a_peer_that_is_gone_has_left_and_can_return():
     both = [(record(0, 3), 1.0), (record(1, 3), 1.0)]
     swarm = state(both, both[:1])

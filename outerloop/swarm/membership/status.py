@@ -22,6 +22,7 @@ class Status:
     bytes_sent, bytes_received   payload bytes since this peer started
     commit                       hash of the last commit, in hex; "" if there is none
     loading                      received part of the state of the run, 0 to 1; None: this peer is not downloading it
+    counted                      whether this peer's payload was one of those of that round; True: no round yet
     """
 
     round: int = 0
@@ -32,14 +33,15 @@ class Status:
     bytes_received: int = 0
     commit: str = ""
     loading: float | None = None
+    counted: bool = True
 
     @staticmethod
     def from_map(value: Any) -> Status:
         """Parse the status that another peer published. Raises MalformedMessage if it is invalid.
 
-        Earlier versions publish no `loading`.
+        Earlier versions publish neither `loading` nor `counted`.
         """
-        value = {"loading": None, **value} if isinstance(value, dict) else value
+        value = {"loading": None, "counted": True, **value} if isinstance(value, dict) else value
         found = fields(value, "a status", Status.__dataclass_fields__)
         if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
             raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")
@@ -52,6 +54,7 @@ class Status:
             bytes_received=checked_int(found["bytes_received"], "bytes received", maximum=MAX_AMOUNT),
             commit=found["commit"],
             loading=_part(found["loading"]),
+            counted=_flag(found["counted"]),
         )
 
 
@@ -59,6 +62,13 @@ def _part(value: Any) -> float | None:
     """Check that `value` is a float from 0 to 1 or None, and return it."""
     if value is not None and (type(value) is not float or not 0.0 <= value <= 1.0):
         raise MalformedMessage(f"the received part of the state must be 0.0 to 1.0; received {quote(value)}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    """Check that `value` is True or False, and return it."""
+    if type(value) is not bool:
+        raise MalformedMessage(f"whether a round counted the peer must be true or false; received {quote(value)}")
     return value
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from outerloop.watch.model.advice import cure_of_peer
 from outerloop.watch.model.page import Number, Peer, PeerPhase
+from outerloop.watch.model.timeline import Ready
 from outerloop.watch.model.values import peer_id, rounded, shown, text
 from outerloop.watch.model.worker import CIRCUIT
 
@@ -59,6 +60,13 @@ class SwarmPeer:
         return self.status.round if self.status else 0
 
     @property
+    def ready(self) -> Ready:
+        """Return when it reported its last round, or why its payload did not count in that round."""
+        if self.status and not self.status.peers:
+            return "failed"
+        return "absent" if self.status and not self.status.counted else self.written_s
+
+    @property
     def round_trip_s(self) -> Number:
         """Return the round-trip time in seconds, to two digits so that the page changes rarely; None if not known."""
         known = self.link.round_trip_s if self.link else None
@@ -82,7 +90,9 @@ class SwarmPeer:
             return "catching up", f"{self.behind} rounds behind the others for more than {BEHIND_S:.0f} s"
         if self.round and not self.status.peers:
             return "failed", f"round {self.round} did not complete at this peer"
-        return "training", ""
+        if self.status.counted:
+            return "training", ""
+        return "training", f"round {self.round} landed without its payload, which came late or was refused"
 
     def page(self, now_s: float, *, step: int | None, late_s: float | None) -> Peer:
         """Return the row of the table of peers."""

@@ -106,10 +106,9 @@ class SwarmState:
         """Record that these peers have reached a new round."""
         newest = self.newest
         for name, peer in ((name, self.peers[name]) for name in names):
-            failed = peer.status is not None and not peer.status.peers
             if not self.lockstep or peer.round <= newest + MAX_AHEAD:
-                self.timeline.add(name, peer.round, "failed" if failed else peer.written_s)
-            if failed:
+                self.timeline.add(name, peer.round, peer.ready)
+            if peer.ready == "failed":
                 self.log("failed", f"round {peer.round} did not complete at this peer", name)
 
     def add_landing(self) -> None:
@@ -231,7 +230,7 @@ class SwarmState:
         }
 
     def header(self) -> Header:
-        """Return the header. Values that records do not contain, such as the validation loss, stay empty."""
+        """Return the header. Values that are in no record, such as the validation loss and the duration, stay empty."""
         statuses = [peer.status for peer in self.here if peer.status]
         losses = [float(status.loss) for status in statuses if status.loss is not None]
         rounds = count(setting(self.settings, "rounds")) or None
@@ -245,7 +244,6 @@ class SwarmState:
         known["round"], known["rounds"] = self.newest, rounds
         known["step"], known["steps"] = self.step(self.newest) or 0, self.step(rounds) if rounds else None
         known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
-        known["elapsed_s"] = shown(round(self.now_s - (self.began_s or self.now_s)))
         known["eta_s"] = shown(seconds_left(list(self.landings)[-WINDOW - 1 :], rounds))
         known["loss"] = shown(sum(losses) / len(losses)) if losses else None
         known["bytes_sent"] = sum(status.bytes_sent for status in statuses)

@@ -14,6 +14,8 @@ from typing import Literal
 
 from outerloop.watch.model.page import Cell, TimelineTable
 
+Ready = float | Literal["failed", "absent"]
+"""Time in seconds at which a payload was ready, or why there is no such time: the round failed, or left it out."""
 MAX_ROUNDS = 50
 """Number of rounds that the timeline shows."""
 
@@ -22,9 +24,9 @@ MAX_ROUNDS = 50
 class Timeline:
     """The last rounds of all peers. `rounds`: round -> peer -> `ready_s`, or why there is no such time."""
 
-    rounds: dict[int, dict[str, float | Literal["failed", "absent"]]] = field(default_factory=dict)
+    rounds: dict[int, dict[str, Ready]] = field(default_factory=dict)
 
-    def add(self, peer: str, round_number: int, ready: float | Literal["failed", "absent"]) -> None:
+    def add(self, peer: str, round_number: int, ready: Ready) -> None:
         """Record one peer's round, and drop the oldest round if there are more than MAX_ROUNDS."""
         if len(self.rounds) >= MAX_ROUNDS and round_number < min(self.rounds):
             return
@@ -43,7 +45,7 @@ class Timeline:
         return {"rounds": rounds, "cells": cells}
 
 
-def lateness(ready: float | Literal["failed", "absent"] | None, first_s: float) -> Cell:
+def lateness(ready: Ready | None, first_s: float) -> Cell:
     """Return how many seconds later than the first peer a peer was ready, to 0.01 s, or why there is no such number.
 
     `first_s`: time at which the first peer was ready.

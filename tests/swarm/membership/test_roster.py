@@ -94,8 +94,9 @@ def test_a_record_tells_how_old_it_is() -> None:
     assert record == OWN and age_s == pytest.approx(12, abs=1)
 
 
-def test_a_status_of_a_version_without_loading_is_read() -> None:
-    earlier = {name: value for name, value in asdict(SHOWN).items() if name != "loading"}
+@pytest.mark.parametrize("missing", [{"loading"}, {"counted"}, {"loading", "counted"}])
+def test_a_status_of_an_earlier_version_is_read(missing: set[str]) -> None:
+    earlier = {name: value for name, value in asdict(SHOWN).items() if name not in missing}
     assert Status.from_map(earlier) == SHOWN
 
 
@@ -110,6 +111,7 @@ BAD = {
     "tokens_per_s": [b"", {}, -1e30],
     "bytes_sent": [-1, 1 << 63, 0.5],
     "bytes_received": [None],
+    "counted": [1, None, "yes"],
     "loading": [-0.1, 1.5, 1, True, "half", float("nan")],
     "commit": ["\x1b[31m", "g", "0" * 65, b"00", None],
     "more": [1],
