@@ -39,7 +39,7 @@ class TwoBit:
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (N values, any shape) to "code", ceil(N / 4) uint8, and "level", two bfloat16 values per group."""
-        code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), context))
+        code, level_G2 = two_bit_encode(x.detach().float().reshape(-1), group_length(self.chunk, x.numel(), context))
         return {"code": code, "level": level_G2}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:

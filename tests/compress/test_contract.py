@@ -201,6 +201,14 @@ def test_levels_that_are_not_finite_are_refused():
         codec.decode(parts, torch.Size([8]), NOW)
 
 
+def test_two_bit_levels_of_equal_values_in_float64_are_finite():
+    """In float64, a rounded mean of equal values may be less than all of them, so that there is no lower level."""
+    codec, x = TwoBit(chunk=None), torch.full((10,), 0.3, dtype=torch.float64)
+    parts = codec.encode(x, NOW)
+    assert all(torch.equal(parts[key], there) for key, there in codec.encode(x.float(), NOW).items())
+    assert (codec.decode(parts, x.shape, NOW) - 0.3).abs().max() < 1e-3
+
+
 def test_two_bit_error_on_what_topk_keeps():
     """Gaussian, k 64 of 4096: relative L2 error of the sent values at most .068."""
     x = torch.randn(256, 4096)
