@@ -140,8 +140,10 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     rounds are applied with a delay, a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
+    method = make(settings.method)
+    method.init({NAME: x})
     dense = DensePipeline(
-        method=make(settings.method),
+        method=method,
         feedback=make(settings.feedback),
         aggregate=make(settings.aggregate),
         codec=UpdateCodec(compress, seed=0),

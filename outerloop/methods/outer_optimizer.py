@@ -65,6 +65,9 @@ Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
 """Settings of SGD and AdamW that the rules do not support."""
+SETTINGS = ("lr", "momentum", "dampening", "nesterov", "betas", "eps", "weight_decay")
+"""Settings that a saved state does not change. Other optimizers may keep values in a group that change with the steps,
+which must be loaded."""
 
 
 class OuterOptimizer(Differences):
@@ -152,10 +155,13 @@ class OuterOptimizer(Differences):
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
     def sgd_spec(self) -> SGDSpec | None:
-        """Return the description of the update for the kernels, or None unless it is plain SGD on pseudo-gradients."""
-        probe = self.probe()
+        """Return the description of the update for the kernels. Call this after `init`.
+
+        Returns None unless the update is plain SGD on pseudo-gradients, with the same settings for all parameters.
+        """
+        group, *others = self.optimizer.param_groups
         extras = ("weight_decay", "dampening", "maximize")
-        plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
+        plain = type(self.optimizer) is torch.optim.SGD and not others and not any(group[extra] for extra in extras)
         fits = plain and self.reads == "weights" and self.clip_norm is None
         return SGDSpec(self.sgd_step, self.momentum_of) if fits else None
 
@@ -189,8 +195,15 @@ class OuterOptimizer(Differences):
         return {"optimizer": self.optimizer.state_dict(), "rounds": dict(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`. Call this after `init`."""
+        """Load a state returned by `state_dict`, but keep the local settings of the optimizer. Call this after `init`.
+
+        Settings that have a factor are loaded, because each update computes them from the local settings.
+        """
+        kept = [key for key in SETTINGS if not self.factors.get(key)]
+        local = [{key: group[key] for key in kept if key in group} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, settings in zip(self.optimizer.param_groups, local, strict=True):
+            group.update(settings)
         self.rounds = dict(state["rounds"])
 
 

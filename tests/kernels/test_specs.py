@@ -30,6 +30,13 @@ class Halved(ErrorFeedback):
         return super().add(name, delta) / 2
 
 
+def in_two_groups(params):
+    """SGD that moves all parameters but the first a tenth as far."""
+    (_, first), *others = params
+    groups = [{"params": [first]}, {"params": [x for _, x in others], "lr": 0.1}]
+    return torch.optim.SGD(groups[: len(params)], lr=1.0)
+
+
 def fused(**parts):
     """The names of the tensors that an outer loop of SparseLoCo with these other parts gives to the kernels."""
     compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_pipelines.topk("sparseloco"))
@@ -56,6 +63,8 @@ def test_all_axes_are_described():
         {"method": Sign(lr=0.1)},
         {"method": toy.sgd(clip_norm=1.0)},
         {"method": OuterOptimizer(optimizer=lambda p: torch.optim.SGD(p, lr=1.0, weight_decay=0.1))},
+        {"method": OuterOptimizer(optimizer=lambda p: torch.optim.SGD([{"params": p, "weight_decay": 0.1}], lr=1.0))},
+        {"method": OuterOptimizer(optimizer=in_two_groups)},
         {"method": OuterOptimizer(optimizer=lambda p: torch.optim.AdamW(p, lr=0.1))},
         {"schedule": EveryH(sync_every=3, delay=3), "eager": True, "feedback": NoFeedback()},
     ],

@@ -1,10 +1,11 @@
-"""Outer methods: where averages land, and what a method may read."""
+"""Outer methods: where averages land, what a method may read, and which settings a resumed optimizer has."""
 
 import pytest
 import torch
 
 from outerloop.compress.identity import Identity
 from outerloop.methods.average import Average
+from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign
 from outerloop.types import UserError
 from tests.support import toy
@@ -46,6 +47,62 @@ def test_settings_of_the_outer_optimizer_out_of_range(settings, said):
     """A negative limit would reverse the step, and NaN would end in the weights."""
     with pytest.raises(UserError, match=f"^{said}"):
         toy.sgd(**settings)
+
+
+def moved_by_one(net, loop, rounds):
+    """How far each round moves the slow weights if the fast weights move by 1."""
+    steps = []
+    for _ in range(rounds):
+        before = loop.slow["weight"].clone()
+        with torch.no_grad():
+            net.weight.sub_(1.0)
+        loop.after_inner_step(1)
+        steps.append(float((before - loop.slow["weight"]).mean()))
+    return steps
+
+
+def resumed(net, saved, method):
+    loop = toy.outer(net, toy.alone(), h=1, method=method)
+    loop.load_state_dict(saved)
+    return loop
+
+
+def test_a_resumed_loop_has_the_settings_that_it_is_given():
+    """b = 1, 1.5, 1.75, then with factor 0.25 instead of 0.5: 1.4375."""
+    net = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(net.weight)
+    loop = toy.outer(net, toy.alone(), h=1, method=toy.sgd(1.0, 0.5))
+    assert moved_by_one(net, loop, 3) == pytest.approx([1.0, 1.5, 1.75])
+    loop = resumed(net, loop.state_dict(), toy.sgd(2.0, 0.25))
+    assert moved_by_one(net, loop, 1) == pytest.approx([2 * 1.4375])
+
+
+def test_factors_of_a_resumed_loop_apply_to_the_settings_that_it_is_given():
+    """The factor is 2, 3, 4, .. from round 0 on."""
+    net = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.zeros_(net.weight)
+    loop = toy.outer(net, toy.alone(), h=1, method=toy.sgd(1.0, lr_factor=lambda round: round + 2))
+    assert moved_by_one(net, loop, 2) == pytest.approx([2.0, 3.0])
+    saved = loop.state_dict()
+    same = resumed(net, saved, toy.sgd(1.0, lr_factor=lambda round: round + 2))
+    assert same.shared_state.serialize() == loop.shared_state.serialize(), "also before its first round"
+    assert moved_by_one(net, resumed(net, saved, toy.sgd(10.0, lr_factor=lambda r: r + 2)), 1) == pytest.approx([40.0])
+
+
+def test_what_an_optimizer_keeps_in_its_groups_is_resumed():
+    class Counting(torch.optim.SGD):
+        def __init__(self, params):
+            super().__init__([{"params": params, "steps": 0}], lr=1.0)
+
+        def step(self, closure=None):
+            self.param_groups[0]["steps"] += 1
+            return super().step(closure)
+
+    net = torch.nn.Linear(4, 4, bias=False)
+    loop = toy.outer(net, toy.alone(), h=1, method=OuterOptimizer(optimizer=Counting))
+    moved_by_one(net, loop, 3)
+    other = resumed(net, loop.state_dict(), OuterOptimizer(optimizer=Counting))
+    assert other.method.optimizer.param_groups[0]["steps"] == 3
 
 
 @pytest.mark.parametrize("make", [lambda: Sign(lr=1.0, reads="tea"), lambda: toy.sgd(reads="tea")], ids=["sign", "sgd"])
