@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from outerloop.config.instantiate import make
-from outerloop.config.run_directory import RunDir
+from outerloop.config.run_directory import RunDir, rows_until
 from outerloop.sinks.sink import RunInfo, Sinks
 from outerloop.types import UserError
 
@@ -51,6 +51,7 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
             *(f"{key}={value}" for key, value in options.items()),
         ),
         console=console,
+        earlier=rows_until(run.path, run.resume_step),
     )
 
 

@@ -9,6 +9,7 @@ logged later steps before that. On each axis, the evaluation is nevertheless pla
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from outerloop.core.round import CHARTS
@@ -32,24 +33,29 @@ class Charts:
 
     Args:
         workers: number of workers on this machine.
+        earlier: rows from before the run was resumed, from which the axes continue.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, earlier: Iterable[dict[str, Any]] = ()) -> None:
         self.workers = workers
         self.tokens = self.bytes_sent = 0
         self.bytes_after_round: dict[int, int] = {}
+        for row in earlier:
+            self.update_axes(row)
 
     def values(self, row: dict[str, Any]) -> dict[str, float]:
         """Return the values of a row by chart name and its position by axis name; {} if no chart shows the row."""
+        self.update_axes(row)
         if row.get("worker", 0):
             return {}
-        self.update_axes(row)
         names = NAMES.get(row["event"], {})
         values = {names[key]: value for key, value in row.items() if key in names and value is not None}
         return values | self.axes(row) if values else {}
 
     def update_axes(self, row: dict[str, Any]) -> None:
-        """Store the token and byte counts in a row of the first worker."""
+        """Store the token and byte counts in a row of the first worker. Rows of other workers are ignored."""
+        if row.get("worker", 0):
+            return
         if row["event"] in ("step", "eval"):
             self.tokens = self.workers * row.get("tokens", 0)
         if row["event"] == "round":

@@ -8,7 +8,7 @@ and set `log=[console,mine]`, or set `+log.mine._target_=mymodule.MySink`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ class RunInfo:
         group: name of the sweep, or `exchange.run` if several machines share the run; None otherwise.
         tags: the recipe, each axis with its class (compress=BySize), and the swept options.
         console: the terminal.
+        earlier: rows of metrics.jsonl up to `resume_step`; empty if the run starts from scratch.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class RunInfo:
     group: str | None
     tags: tuple[str, ...]
     console: Console
+    earlier: Sequence[Row] = ()
 
 
 class Sink(Protocol):

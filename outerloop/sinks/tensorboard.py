@@ -24,7 +24,7 @@ class TensorBoard:
 
     def start(self, run: RunInfo) -> None:
         """Open the event file. On resume, TensorBoard hides values that were logged after the loaded checkpoint."""
-        self.charts = Charts(run.settings["workers"])
+        self.charts = Charts(run.settings["workers"], run.earlier)
         purge_step = None if run.resume_step is None else run.resume_step + 1
         self.writer = SummaryWriter(str(run.path / self.folder), purge_step=purge_step)
 

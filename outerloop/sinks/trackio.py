@@ -21,7 +21,7 @@ class Trackio:
 
     def start(self, run: RunInfo) -> None:
         """Start a trackio run. A resumed run continues the trackio run of the same name."""
-        self.charts = Charts(run.settings["workers"])
+        self.charts = Charts(run.settings["workers"], run.earlier)
         self.run = trackio.init(
             project=self.project,
             name=self.name or run.name,

@@ -61,7 +61,7 @@ class Wandb:
         """Start a wandb run, or continue the existing one if this run is resumed."""
         import wandb
 
-        self.path, self.charts = run.path, Charts(run.settings["workers"])
+        self.path, self.charts = run.path, Charts(run.settings["workers"], run.earlier)
         quiet = {"console": unless_set("WANDB_CONSOLE", "off"), "quiet": unless_set("WANDB_QUIET", True)}
         mode: Any = self.mode or unless_set("WANDB_MODE", "online" if has_key() else "offline")
         self.run: Any = wandb.init(

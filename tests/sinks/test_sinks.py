@@ -1,13 +1,17 @@
 """`log=`: several sinks at once, a sink of one's own, and sinks that fail or are not installed."""
 
 import io
+import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from outerloop.config import load
 from outerloop.launcher.run_info import make_sinks
+from outerloop.launcher.run_info import run_info as described
+from outerloop.sinks.charts import Charts
 from outerloop.sinks.console import Terminal
 from outerloop.sinks.sink import Sinks
 from outerloop.types import UserError
@@ -104,10 +108,31 @@ def test_tensorboard_holds_every_value_against_steps_and_the_loss_against_bytes(
     assert events.Tags()["tensors"] == ["val/sample/text_summary"]
 
 
+def test_the_axes_of_a_resumed_run_continue_from_its_earlier_rows():
+    """Rows of the second worker, whose counts may differ, do not move the axes."""
+    charts = Charts(2, [*ROWS, {"event": "round", "worker": 1, "step": 20, "round": 2, "bytes_sent": 99}])
+    step = charts.values({"event": "step", "worker": 0, "step": 25, "tokens": 250, "loss": 1.0})
+    assert (step["tokens"], step["bytes_sent"]) == (500, 14)
+    landed = Charts(2, ROWS).values(
+        {"event": "round", "worker": 0, "step": 30, "round": 3, "bytes_sent": 21, "wait_s": 1}
+    )
+    assert (landed["tokens"], landed["bytes_sent"]) == (380, 21)
+
+
+def test_loggers_get_the_earlier_rows_of_a_resumed_run(tmp_path):
+    pytest.importorskip("tensorboard")
+    from outerloop.sinks.tensorboard import TensorBoard
+
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    run = described(load.load([]), SimpleNamespace(path=tmp_path, resume_step=10), Console())
+    sink = TensorBoard()
+    sink.start(run)
+    sink.close()
+    assert (sink.charts.bytes_sent, sink.charts.tokens) == (7, 50 * run.settings["workers"])
+
+
 def test_trackio_gets_every_row(tmp_path, monkeypatch):
     """With a stub of the package."""
-    from types import SimpleNamespace
-
     rows = []
     run = SimpleNamespace(log=lambda values, step=None: rows.append((values, step)), finish=lambda: None)
     monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=lambda **options: run))
