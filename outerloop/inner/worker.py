@@ -145,7 +145,7 @@ class Worker:
 
         Raises UserError if the check fails. If the exchange does not run peers in lockstep, nothing is checked. A
         worker that loaded weights from other peers saves a checkpoint at once, because it could not reproduce these
-        weights if it were killed before its first checkpoint.
+        weights if it were killed before its first checkpoint and returned while the others train.
         """
         if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
             self.save()

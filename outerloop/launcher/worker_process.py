@@ -120,14 +120,15 @@ def agree_on_checkpoint(
 ) -> int | None:
     """Agree with the other peers on a checkpoint. Return the inner step to resume from, or None to start from scratch.
 
-    Emit a "back" event if this step is not `resume_step`. If the exchange uses no network, return `resume_step`.
+    Emit a "back" event if this step is earlier than `resume_step`. A start from scratch needs none, because this worker
+    then holds no checkpoint after step 0. If the exchange uses no network, return `resume_step`.
 
     Raises UserError if peers are missing, or if they have no checkpoint in common.
     """
     if not isinstance(exchange, NetworkPeer):
         return resume_step
     step = exchange.form(checkpoint.resumable_steps(run_dir, index, newest=resume_step))
-    if step != resume_step:
+    if step is not None and step != resume_step:
         emit({"event": "back", "worker": index, "step": step})
     return step
 

@@ -9,6 +9,9 @@ left out, and a message names it. A dishonest member can hide its own generation
 vote. So it can decide between two generations only if the numbers of honest members that hold them differ by at most
 one.
 
+Generations of step 0 do not count, because only peers that loaded their initial weights from others save one. A peer
+that holds no other generation can start from scratch, and the peers agree on the initial weights again.
+
 The peers choose based on their opening statements (opening_statements.py). All peers count the same statements, so they
 choose the same generation. A peer states ANY if it starts from a state that the caller gave it and cannot go back to
 another one. ANY counts as holding every generation.
@@ -59,7 +62,7 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
     UserError, whose message lists the generations that each peer holds, if there is a majority neither for one
     generation nor for a start from scratch.
     """
-    maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
+    maps = {peer: _trained(generations) for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)
     counts = {entry: anything + sum(entry in own.items() for own in maps.values()) for entry in _entries(maps)}
     best = max(counts, key=lambda entry: (counts[entry], entry), default=None)
@@ -72,7 +75,7 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
 
 def objection(own: Held | str, chosen: Generation | None) -> str:
     """Return why this peer cannot continue from the chosen generation and what to do, or "" if it can."""
-    if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not own):
+    if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not _trained(own)):
         return ""
     if chosen is None:
         return (
@@ -96,6 +99,11 @@ def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[s
 def shown(held: Held) -> str:
     """Return the steps of the held generations as text for a message."""
     return f"step {', '.join(map(str, sorted(held)))}" if held else "no checkpoint"
+
+
+def _trained(held: Held) -> Held:
+    """Return the generations after step 0."""
+    return {step: shown for step, shown in held.items() if step > 0}
 
 
 def _entries(maps: Mapping[str, Held]) -> set[Generation]:

@@ -44,6 +44,15 @@ def test_the_newest_that_all_hold_with_one_hash() -> None:
     assert chosen({}, {}) is None and chosen(ANY, {}) is None and chosen(ANY, ANY, ANY) is None
 
 
+def test_those_that_hold_only_the_initial_weights_of_others_start_from_scratch_like_these() -> None:
+    taken = {0: "x"}
+    assert chosen({}, taken) is None and chosen({}, taken, taken) is None and chosen({}, taken, {}) is None
+    assert objection(taken, None) == "" and without({"a": {}, "b": taken}, None) == []
+    assert chosen({10: "w", 0: "x"}, {10: "w"}) == (10, "w")
+    assert "this machine holds step 0:" in objection(taken, (10, "w"))
+    assert "this machine holds step 0, 10:" in objection({10: "w", 0: "x"}, None)
+
+
 @pytest.mark.parametrize("lie", [{}, {7: "l"}, {1 << 40: "l"}, {40: "l", 30: "l"}, ANY, None])
 def test_a_minority_with_other_checkpoints_does_not_stop_the_majority(lie: Any) -> None:
     honest = {"a": {40: "x", 30: "w"}, "b": {40: "x", 30: "w"}, "c": {40: "x", 30: "w"}}
@@ -95,6 +104,12 @@ def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: M
     ends = together(trio, lambda one: one.form(held[trio.index(one)]))
     assert ends[:2] == [10, 10] and "most peers resume from step 10" in str(ends[2])
     assert sum("resumes from step 10 without 002-" in line for line in said) == 2
+
+
+def test_peers_killed_before_their_first_checkpoint_start_from_scratch_together(make: Make) -> None:
+    held: list[dict[int, str]] = [{}, {0: "x"}, {0: "x"}]
+    trio = [make(peers=3) for _ in range(3)]
+    assert together(trio, lambda one: one.form(held[trio.index(one)])) == [None, None, None]
 
 
 def test_a_worker_holds_its_last_two_whole_generations(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-"""A worker process never outlives its parent, whatever the parent was about when it was killed."""
+"""A worker process and its parent: the worker never outlives it, and tells it of an earlier checkpoint."""
 
 import io
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -47,3 +50,13 @@ def test_it_leaves_if_the_parent_was_killed_before_it_could_read_the_answer(
     with pytest.raises(BrokenPipeError):
         follow(REQUEST, emit, monkeypatch)
     assert sent == [(os.getpid(), signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("step", "told"), [(20, []), (10, [10]), (None, [])])
+def test_the_parent_is_told_of_an_earlier_checkpoint_but_not_of_a_start_from_scratch(
+    step: int | None, told: list[int], tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    swarm = SimpleNamespace(address=[], form=lambda held: step, publish_status=print, on_close=print)
+    assert worker_process.agree_on_checkpoint(cast(Any, swarm), tmp_path, 20, 0, events.append) == step
+    assert [(event["event"], event["step"]) for event in events] == [("back", one) for one in told]
