@@ -167,9 +167,12 @@ def finished_run(config: DictConfig) -> RunDir | None:
 
 
 def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
-    """Return whether a run directory contains a finished run, with its model, that has all rounds of `config`."""
-    has_results = (path / "summary.json").exists() and (path / MODEL).exists()
-    return has_results and config.rounds <= earlier.rounds
+    """Return whether a run directory contains a finished run that has all rounds of `config`.
+
+    Without its model, the run is not finished, unless exporting it again would need other machines.
+    """
+    has_model = (path / MODEL).exists() or "initial_peers" in config.exchange
+    return (path / "summary.json").exists() and has_model and config.rounds <= earlier.rounds
 
 
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
