@@ -18,6 +18,9 @@ reports:
 With two norms, one of the two peers alone could set the median. So with at most two norms, earlier rounds determine the
 limits. Norms of zero are not counted.
 
+A peer whose contribution was refused discards its progress and its residual (core/land.py). What clipping removes is
+not kept in the residual either. So a peer that missed rounds, and sends their progress at once, loses part of it.
+
 This limits how far one contribution moves the slow weights, but not in which direction. The attacks that it stops and
 those that it does not stop are in docs/explanation/threat-model.md. Everything is computed from norms that have the
 same bits on all machines (exact_norms.py) and from rounds that all replicas have landed, so all peers refuse and clip

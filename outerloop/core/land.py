@@ -73,7 +73,7 @@ class RoundLander:
         included = self.is_included(flight, received, verified)
         observing_s = self.notify_observers(flight.round, messages)
         squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)
-        if self.exchange.peer in verified.excluded:
+        if self.exchange.peer in {**verified.excluded, **verified.refused}:
             self.discard(flight)
         adapted = self.observe(flight, verified)
         self.publish(flight, verified)
@@ -119,12 +119,13 @@ class RoundLander:
         return squares
 
     def discard(self, flight: InFlight) -> None:
-        """Discard this peer's own progress: θ ← φ. It has been voted out of the round (exclusion_votes.py).
+        """Discard this peer's own progress and residual: θ ← φ, e ← 0. Its payload was refused or voted out.
 
-        Otherwise its payload would contain the progress of all rounds of the exclusion at once when it counts again,
-        and would be refused because of its norm.
+        Otherwise its next payload would contain the same values again. It would be refused again because of its norm,
+        and so would all later payloads, because values that are not sent never become smaller.
         """
-        self.pipeline.write(list(flight.update))
+        self.pipeline.dense.forget(flight.update)
+        self.pipeline.write(flight.update)
         self.launcher.waiting[flight.round.fragment] -= flight.samples
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:

@@ -4,19 +4,24 @@
     at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify.py)
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)                            (land.py)
     not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e do not change
+    refused:               φ ← method(φ, ḡ);   θ ← φ,  e ← 0
 
 φ: slow weights, θ: fast weights, Δ: pseudo-gradient, e: residual, β: factor by which the feedback multiplies e, x: what
 is compressed, x̂: x after compression and decoding. "Not included": the round landed without this peer's payload.
+"Refused": its payload arrived, but does not count, because of its norm, its content or votes (VerifiedRound).
 
 This order guarantees three properties:
 
-    no lost progress     A round that failed, or that was decided without this peer, costs no progress: only a landing
-                         that includes this peer's own payload changes the residual and merges the fast weights. The
-                         next Δ contains the progress that the other rounds did not apply.
+    progress is kept     A round that failed, or that was decided without this peer, changes neither Δ nor the residual:
+                         only a landing that includes or refuses this peer's own payload does. The next Δ contains the
+                         progress that the other rounds did not apply. With clip=none all of it arrives. With
+                         clip=auto in a swarm, or clip=median, a payload counts at most with the median norm of the
+                         round (norm_screen.py), and the rest is lost.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
-    no lost updates      Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads
-                         x̂, plus the residual e (with β = 1; with a smaller β, each round forgets a part of e).
+    no unsent updates    Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads
+                         x̂, plus the residual e (with β = 1; with a smaller β, each round forgets a part of e). A
+                         refused payload ends this sum, which then begins again at 0.
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@
 So the receiver's pseudo-gradient Δ = φ − θ does not change, up to rounding. It is zero for a new peer. For a peer that
 was absent, it is the progress since its last round, which its next message contains. The residual is private to each
 peer and does not change.
+
+A peer that was killed and restarts from an older checkpoint has the fast weights and the residual of that checkpoint.
+The values in them that its messages of later rounds already contained, before it was killed, are sent again and count
+twice. These are at most the values that the peer sent in the rounds since that checkpoint.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class RoundPipeline:
         return squares
 
     def land_without_own(self, combined: AggregatedRound, update: Tensors) -> float:
-        """Land a round that was decided without this peer's message.
+        """Land a round that was decided without this peer's message, or that refused it (RoundLander.discard follows).
 
         The residual does not change. The fast weights θ change by the same amount as the slow weights φ, so Δ = φ − θ
         does not change either, up to rounding. Returns Σ ḡ², where ḡ is the aggregate.
