@@ -243,9 +243,8 @@ def test_a_garbled_payload_is_left_out_by_name_where_a_round_can_do_without():
         assert not report.failed and report.peers == ("000", "001")
         [refused] = report.refused
         assert refused.startswith("002: ") and "checksum" in refused
-        assert loop.samples == (exchange.rank == 2) and bool(loop.feedback.state_dict()["residual"]) == (
-            exchange.rank < 2
-        )
+        kept = any(bool(x.any()) for x in loop.feedback.state_dict()["residual"].values())
+        assert loop.samples == 0 and kept == (exchange.rank < 2)
         return loop.slow_hash
 
     assert len(set(toy.run_workers(3, work))) == 1
