@@ -121,8 +121,9 @@ class RoundLander:
     def discard(self, flight: InFlight) -> None:
         """Discard this peer's own progress and residual: θ ← φ, e ← 0. Its payload was refused or voted out.
 
-        Otherwise its next payload would contain the same values again. It would be refused again because of its norm,
-        and so would all later payloads, because values that are not sent never become smaller.
+        This includes its inner steps since the launch. Otherwise the next payload would contain the same values again.
+        After a refusal because of the norm, all later payloads would be refused too, because values that do not count
+        never become smaller.
         """
         self.pipeline.dense.forget(flight.update)
         self.pipeline.write(flight.update)

@@ -7,7 +7,8 @@
     refused:               φ ← method(φ, ḡ);   θ ← φ,  e ← 0
 
 φ: slow weights, θ: fast weights, Δ: pseudo-gradient, e: residual, β: factor by which the feedback multiplies e, x: what
-is compressed, x̂: x after compression and decoding. "Not included": the round landed without this peer's payload.
+is compressed, x̂: x after compression and decoding. "Not included": the round landed without this peer's payload, or
+with one that this peer sent before a restart.
 "Refused": its payload arrived, but does not count, because of its norm, its content or votes (VerifiedRound).
 
 This order guarantees three properties:
@@ -15,8 +16,8 @@ This order guarantees three properties:
     progress is kept     A round that failed, or that was decided without this peer, changes neither Δ nor the residual:
                          only a landing that includes or refuses this peer's own payload does. The next Δ contains the
                          progress that the other rounds did not apply. With clip=none all of it arrives. With
-                         clip=auto in a swarm, or clip=median, a payload counts at most with the median norm of the
-                         round (norm_screen.py), and the rest is lost.
+                         clip=auto in a swarm, or clip=median, the norm of a payload is limited, usually to the median
+                         norm of the round (norm_screen.py), and what exceeds the limit is lost.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
     no unsent updates    Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads

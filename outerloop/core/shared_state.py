@@ -10,8 +10,8 @@ was absent, it is the progress since its last round, which its next message cont
 peer and does not change.
 
 A peer that was killed and restarts from an older checkpoint has the fast weights and the residual of that checkpoint.
-The values in them that its messages of later rounds already contained, before it was killed, are sent again and count
-twice. These are at most the values that the peer sent in the rounds since that checkpoint.
+If it sent part of these values between the checkpoint and its end, it sends that part again, and that part counts
+twice.
 """
 
 from __future__ import annotations

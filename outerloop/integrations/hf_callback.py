@@ -93,14 +93,15 @@ class HFCallback(TrainerCallback):
             self.save(args, state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Save the outer loop if it was not known before the checkpoint was written that one would follow."""
+        """Save the outer loop unless `on_step_end` or `on_epoch_end` has done so."""
         self.save(args, state)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
         """Add the state of the outer loop, which is equal in all processes, to the checkpoint of this step, once.
 
-        The Trainer deletes older checkpoints before it calls `on_save`, so this must be done earlier: otherwise, a
-        process that is killed in between would leave no checkpoint with an outer loop.
+        The Trainer deletes older checkpoints before it calls `on_save`. So this is done before the Trainer writes the
+        checkpoint, if it is known then that it will: otherwise, a process that is killed in between could leave no
+        checkpoint with an outer loop.
         """
         if state.is_world_process_zero and self.saved_step != state.global_step:
             file = outer_state_file(args, state)

@@ -41,8 +41,7 @@ class Differences:
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", or if clip_norm, the learning rate or the momentum
-            is out of range.
+        UserError: if `reads` is neither "weights" nor "gradients".
     """
 
     shared = True

@@ -3,7 +3,7 @@
     bits = 8 · payload bytes · fragments / payloads / parameters
 
 With fragments, a payload contains one fragment, and a round consists of one payload per fragment. Rounds in which the
-worker sent nothing are not counted, so the bits of a worker that joined late are those of the others.
+worker sent nothing are not counted, so the bits of a worker that joined late are like those of others.
 
 This file imports no torch, so that programs that only read records start quickly.
 """

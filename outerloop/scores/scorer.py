@@ -13,8 +13,8 @@ no benefit    over several rounds, its payloads lower the loss of random windows
 An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of the accused peer
 begin again. With exclude_accused=true, this peer's messages list the peers that it accuses for `no training` or
 `no benefit`, and a payload does not count if most other peers accuse its sender (aggregate/exclusion_votes.py). Copiers
-are not listed: copies do no harm, and honest peers may repeat themselves after a restart. With exclude_accused=false,
-accusations have no further effect, and the weights are bit-identical to those without scores.
+are not listed, because honest peers may repeat themselves after a restart. With exclude_accused=false, accusations have
+no further effect, and the weights are bit-identical to those without scores.
 
 If payloads of two other peers in the same round repeat each other, the comparison does not show which one is the copy.
 The copy has no gain on the windows of its sender. So the copier is accused of `no training`, and the accusation names

@@ -149,8 +149,8 @@ def seal(run_dir: Path, step: int, *, keep: int = KEEP) -> None:
 def unseal_after(run_dir: Path, step: int) -> None:
     """Mark all generations newer than `step` as incomplete, because the run goes back to `step`.
 
-    They then neither count towards `keep` nor as complete while their files are written again. The files stay, because
-    a worker that joins late may still read them.
+    Until they are sealed again, they do not count towards `keep`, and no run resumes from them. Their files are not
+    deleted, because a worker that joins late may still read them.
     """
     for later in [other for other in sealed(run_dir) if other > step]:
         (generation(run_dir, later) / "sealed").unlink()

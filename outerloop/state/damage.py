@@ -14,7 +14,8 @@ from outerloop.types import UserError
 PIECE_BYTES = 1 << 20
 """Size of the pieces in which files are read for hashing, because a shard may be too large for memory."""
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors that mean that a file does not exist. Any other OSError may pass, such as one of a network file system."""
+"""Errors that mean that a file does not exist. Any other OSError may be temporary, for example on a network file
+system, so it does not show that the file is damaged."""
 
 
 def is_valid(path: Path, expected: dict[str, Any]) -> bool:

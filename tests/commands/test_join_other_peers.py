@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from outerloop.config.run_directory import identity_file
 from outerloop.swarm.membership.known_addresses import addresses_file
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.p2p.observer import visit
+from tests.support.ports import free_port
 
 ONE = "/ip4/127.0.0.1/tcp/{}/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "/ip4/192.0.2.7/tcp/4242/p2p/12D3KooWGRUVh5ZnpLdW1dQnH5xG7vW3wqqkWn7a3aTfKQvyJ8Qb"
@@ -23,34 +23,26 @@ def record_of(address: str) -> tuple[Record, float]:
     return Record(f"000-{address.rpartition('/')[2]}", [address], "f", 1.0), 0.0
 
 
-def closed(port: int) -> str:
-    """An address of this machine where no program listens."""
-    return ONE.format(port)
-
-
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def closed() -> str:
+    """An address of this machine where no program listens."""
+    return ONE.format(free_port())
 
 
-def test_of_the_other_peers_of_a_run_those_that_answer(free_port: int) -> None:
+def test_of_the_other_peers_of_a_run_those_that_answer(closed: str) -> None:
     with visit() as asker, visit() as typed, visit() as present:
         addresses = typed.addresses[0], present.addresses[0]
-        seen = [record_of(address) for address in (*addresses, closed(free_port))]
+        seen = [record_of(address) for address in (*addresses, closed)]
         assert answering_others(asker, seen, addresses[0]) == [addresses[1]]
 
 
-def test_a_peer_that_accepts_connections_and_says_nothing_delays_by_the_time_limit(
+def test_a_peer_that_accepts_connections_and_says_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(other_peers, "ANSWER_S", 0.5)
     with visit() as asker, socket.create_server(("127.0.0.1", 0)) as silent:
         seen = [record_of(ONE.format(silent.getsockname()[1]))]
-        begun_s = time.monotonic()
         assert answering_others(asker, seen, OTHER) == []
-        assert time.monotonic() - begun_s >= 0.5
 
 
 def test_few_of_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,26 +80,26 @@ def answers(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[Path]:
     return asked
 
 
-def test_a_newcomer_asks_the_typed_address_whatever_answers(home: Path, free_port: int) -> None:
+def test_a_newcomer_asks_the_typed_address_whatever_answers(home: Path, closed: str) -> None:
     remember(home / "runs/join-other", OTHER)
-    assert address_to_ask(closed(free_port), {}) == closed(free_port)
+    assert address_to_ask(closed, {}) == closed
 
 
 @pytest.mark.parametrize("typed", [{}, {"run_dir": "runs/join-summer"}])
 def test_a_machine_that_returns_asks_a_remembered_peer_of_the_same_run(
-    typed: dict[str, str], home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+    typed: dict[str, str], home: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remember(home / "runs/join-another", OTHER)
-    identity = remember(home / "runs/join-summer", OTHER, closed(free_port))
+    identity = remember(home / "runs/join-summer", OTHER, closed)
     asked = answers(monkeypatch, OTHER)
-    assert address_to_ask(closed(free_port), typed) == OTHER and asked == [identity]
+    assert address_to_ask(closed, typed) == OTHER and asked == [identity]
 
 
-def test_the_peer_counts_at_whatever_address(home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_counts_at_whatever_address(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file may have another address of the peer than the typed one."""
-    remember(home / "runs/join-summer", closed(free_port).replace("127.0.0.1", "10.0.0.1"))
+    remember(home / "runs/join-summer", closed.replace("127.0.0.1", "10.0.0.1"))
     answers(monkeypatch, OTHER)
-    assert address_to_ask(closed(free_port), {}) == OTHER
+    assert address_to_ask(closed, {}) == OTHER
 
 
 def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
@@ -120,7 +112,7 @@ def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
         assert address_to_ask(address, {}) == address and asked == []
 
 
-def test_the_typed_address_stays_if_none_answers(home: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(home / "runs/join-summer", closed(free_port))
+def test_the_typed_address_stays_if_none_answers(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember(home / "runs/join-summer", closed)
     answers(monkeypatch)
-    assert address_to_ask(closed(free_port), {}) == closed(free_port)
+    assert address_to_ask(closed, {}) == closed

@@ -11,19 +11,13 @@ from outerloop.commands.join import offer, silence
 from outerloop.commands.join.silence import why_silent
 from outerloop.swarm.p2p.daemon import unreachable
 from outerloop.types import UserError
+from tests.support.ports import free_port
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 
 
-@pytest.fixture
-def port() -> int:
-    """A port of this machine on which no program listens: the kernel gives it to this socket first."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def test_a_closed_port(port: int) -> None:
+def test_a_closed_port() -> None:
+    port = free_port()
     text = why_silent(f"/ip4/127.0.0.1/tcp/{port}/p2p/{ID}")
     assert text.startswith(f"no program listens on port {port} of 127.0.0.1 (the run has ended")
     assert text.endswith(": ask the operator of the run for the address of a running peer")
@@ -55,7 +49,9 @@ def test_an_address_without_a_port() -> None:
     assert why_silent(f"/p2p/{ID}").startswith(f"no peer answers at /p2p/{ID}: ask the operator")
 
 
-def test_join_says_why_the_peer_does_not_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_says_why_the_peer_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+
     def visit(*, initial_peers: list[str], open_internet: bool) -> NoReturn:
         raise unreachable(initial_peers)
 

@@ -22,8 +22,8 @@ def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"recipe: [", "is damaged"),
-        (b"\xff\xfe\x00", "is damaged"),
+        (b"recipe: [", "cannot be read"),
+        (b"\xff\xfe\x00", "cannot be read"),
         (b"", "contains no settings"),
         (b"- 1\n", "contains"),
     ],

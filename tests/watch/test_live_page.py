@@ -18,17 +18,12 @@ import pytest
 from outerloop.config import load
 from outerloop.types import UserError
 from outerloop.watch import live_page
+from tests.support.ports import free_port
 from tests.support.watch_rows import run_rows, write_run
 
 ROOT = str(Path(__file__).parents[2])
 WAIT_S = 120
 """Longest wait for the page to start; the machine may be loaded."""
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def answer(port: int) -> dict | None:

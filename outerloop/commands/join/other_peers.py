@@ -1,4 +1,4 @@
-"""Find other peers of a run than the one whose address the user typed, because that peer may leave at any time."""
+"""Find further peers of a run: the one whose address the user typed may leave at any time."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ async def _dialed(node: ObserverNode, address: str) -> str:
 
 
 def address_to_ask(address: str, typed: dict[str, Any]) -> str:
-    """Return `address`, or, if no program listens there, the address of a remembered peer of the same run.
+    """Return the address to ask: `address`, or that of another peer of the same run that answers.
 
-    A machine remembers the addresses of the peers of each run that it has joined. So it can join again after the peer
-    whose address was typed has left. `typed`: the options that the user typed, which may contain run_dir.
+    Another peer is asked only if no TCP connection to `address` succeeds, and if this machine has joined the run of
+    that peer before: it then remembers the addresses of other peers. If none of them answers, return `address`.
+
+    `typed`: the options that the user typed, which may contain run_dir.
     """
     folders = [Path(str(typed["run_dir"]))] if "run_dir" in typed else sorted(Path("runs").glob("join-*"))
-    identity = next((file for folder in folders if _remembers(file := identity_file(folder, 0), address)), None)
-    if identity is None or connection_error(address) is None:
+    keys = [identity_file(folder, 0) for folder in folders]
+    known = [key for key in keys if peer_of(address) in map(peer_of, read_addresses(addresses_file(key)))]
+    if not known or connection_error(address) is None:
         return address
-    return next(iter(answering_peers(identity)), address)
-
-
-def _remembers(identity: Path, address: str) -> bool:
-    return peer_of(address) in map(peer_of, read_addresses(addresses_file(identity)))
+    return next(iter(answering_peers(known[0])), address)

@@ -41,9 +41,9 @@ def why_silent(address: str) -> str:
 
 
 def connection_error(address: str) -> OSError | None:
-    """Try a TCP connection to the host and port of a multiaddr. Return the error, or None if there is none.
+    """Return the error of a TCP connection to the host and port of a multiaddr, or None if it succeeds.
 
-    The result is also None if the multiaddr contains no host or no port.
+    Also return None if the multiaddr contains no host or no port.
     """
     target = HOST_AND_PORT.match(address)
     if target is None:

@@ -24,7 +24,7 @@ def saved_settings(run_dir: Path) -> DictConfig:
         raise
     except (OSError, ValueError, yaml.YAMLError) as error:
         what = str(error).splitlines()[0]
-        raise UserError(f"{file} is damaged ({what}): restore it from a backup, or set another run_dir=") from error
+        raise UserError(f"{file} cannot be read ({what}): restore it from a backup, or set another run_dir=") from error
     if not isinstance(config, DictConfig) or not config:
         raise UserError(f"{file} contains no settings: restore it from a backup, or set another run_dir=")
     return config

@@ -180,13 +180,8 @@ class Chain(ForkResolver):
 
         It counts the resignations that this peer knows, and those in the certificate.
         """
-        if reason := self._certificate_error(self.hard_state.head, decided):
-            return reason
-        known, self.hard_state = self.hard_state, self.hard_state.with_resignations(decided.resignations)
-        try:
-            return self._commit_error(decided.commit)
-        finally:
-            self.hard_state = known
+        error = self._certificate_error(self.hard_state.head, decided)
+        return error or self._commit_error(decided.commit, decided.resignations)
 
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
         """Return the commits after commit `number`, oldest first, or None if the log does not reach back that far.

@@ -101,7 +101,8 @@ class ForkResolver(RoundInstance):
     def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
         """Roll back to `base`, the last common commit, and apply `log`, whose first certificate has been verified.
 
-        If `base` comes from the sender's log, its certificate is not kept, because it cannot be verified.
+        If the first commit of `log` is invalid, nothing changes. If `base` comes from the sender's log, its certificate
+        is not kept, because it cannot be verified.
         """
         base = base if base in self.hard_state.log else CommitCertificate.unproven(base.commit)
         ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
@@ -117,11 +118,12 @@ class ForkResolver(RoundInstance):
     def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
         """Prepend the commits that precede this peer's log, if their digests and certificates prove them.
 
-        The digest of the first one proves it, but its certificate cannot be verified, so that is not kept.
+        The certificate of the oldest one cannot be verified without the commit before it. So it is not kept; the digest
+        in the next commit proves this one.
         """
         first = self.hard_state.log[0].commit
         earlier = [decided for decided in log if decided.commit.number < first.number]
-        unsigned = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
-        if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
-            first_one = CommitCertificate.unproven(earlier[0].commit)
-            self.hard_state = self.hard_state.with_earlier_commits([first_one, *earlier[1:]])
+        errors = (self._certificate_error(before.commit, decided) for before, decided in pairwise(earlier))
+        if earlier and earlier[-1].commit.digest == first.parent and not any(errors):
+            oldest = CommitCertificate.unproven(earlier[0].commit)
+            self.hard_state = self.hard_state.with_earlier_commits([oldest, *earlier[1:]])

@@ -14,9 +14,10 @@ commit that drops this peer. So a peer that leaves signs the statement (statemen
               two thirds (HotStuff-2) of the n - k others. A certificate contains the resignations that it counts. If a
               certificate contains both a vote and a resignation of a liar, the vote counts and the resignation does
               not. So a valid certificate remains valid when a peer learns of more resignations
-    leave     A commit drops the peers that have resigned if enough others take part in it (roster_change.py). A peer
-              that receives a certificate adds the other resignations that it knows for the round before it keeps it
-              in its log: a leader that lies can leave out the resignation that explains the next roster
+    leave     A commit drops the peers that have resigned if enough others take part in it (roster_change.py).
+              Before a peer stores a certificate in its log, it adds all resignations for that round that it knows. A
+              leader that lies may have left out the one that explains why the next roster lacks a peer. Without it,
+              peers that do not know it would reject the commit
 
 The statement covers two rounds, because a leader may already have proposed a commit of round r that does not drop the
 peer. That commit is decided without the peer, and the commit of round r + 1 drops it. The statement covers no later

@@ -95,10 +95,13 @@ class RoundInstance(Pacemaker):
         silent = frozenset(remaining).difference(arrived, {self.hard_state.peer})
         return Lacking(kind, len(remaining) - len(silent), needed, silent)
 
-    def _commit_error(self, commit: Commit) -> str:
-        """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result."""
+    def _commit_error(self, commit: Commit, resignations: Resignations = ()) -> str:
+        """Return why this cannot be the commit of the round, or "" if it can. All peers get the same result.
+
+        `resignations`: valid ones to count in addition to those that this peer knows.
+        """
         return commit_error(
-            self.hard_state,
+            self.hard_state.with_resignations(resignations),
             commit,
             self.signer,
             min_peers=self.gather_policy.min_peers,

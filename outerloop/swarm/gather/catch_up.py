@@ -108,10 +108,10 @@ class CatchUpTask:
         await asyncio.sleep(ASK_S)
 
     async def fetch(self, peer: str) -> None:
-        """Fetch the commits after the local head from `peer`, or from another peer if its log does not help.
+        """Fetch the commits after the local head from `peer`, or from another peer if it is slow or its log unusable.
 
-        A log helps if it begins with a commit that this peer can apply. A liar may serve genuine commits without the
-        resignations on which their rosters depend.
+        A usable log begins with a commit that this peer can apply. A valid certificate is not enough: a liar may omit
+        the resignations that explain the next roster.
         """
         chain = self._context.chain
         head = chain.hard_state.head
