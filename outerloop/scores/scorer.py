@@ -12,9 +12,13 @@ no benefit    over several rounds, its payloads lower the loss of random windows
 
 An accusation is a row of metrics.jsonl and a status line. It lasts LASTING rounds; then the tests of the accused peer
 begin again. With exclude_accused=true, this peer's messages list the peers that it accuses for `no training` or
-`no benefit`, and a payload does not count if most other peers accuse its sender (aggregate/exclusion_votes.py). Copiers
-are not listed, because honest peers may repeat themselves after a restart. With exclude_accused=false, accusations have
-no further effect, and the weights are bit-identical to those without scores.
+`no benefit`, and those that have copied in COPIES rounds. A payload does not count if most other peers accuse its
+sender (aggregate/exclusion_votes.py). With exclude_accused=false, accusations have no further effect, and the weights
+are bit-identical to those without scores.
+
+One copy is not a vote, because an honest peer may repeat its own payload after a restart. Nor is a copy from a round in
+which the accused peer had no payload: its own payload of that round may have come too late or been left out, and a liar
+may have sent it as its own. The honest peer's next payload, which contains the same progress, then looks like a copy.
 
 If payloads of two other peers in the same round repeat each other, the comparison does not show which one is the copy.
 The copy has no gain on the windows of its sender. So the copier is accused of `no training`, and the accusation names
@@ -45,6 +49,8 @@ GAIN_SHARE = 0.9
 """A gain counts as honest if it is at least this share of the median gain of the other peers."""
 BENEFIT_SHARE = 0.6
 """A benefit counts as honest if it is at least this share of the median benefit of the other peers."""
+COPIES = 2
+"""Number of rounds with copies, while an accusation lasts, after which the accusation is a vote."""
 BENEFIT_SPREAD = 0.15
 """Smallest standard deviation of the true benefits of honest payloads. Measured: 0.1 to 0.2 in the first rounds, and
 more later, when single payloads have smaller effects (scripts/results/scores)."""
@@ -53,8 +59,8 @@ more later, when single payloads have smaller effects (scripts/results/scores)."
 class PayloadScorer:
     """Scores payloads for one peer. The outer loop calls it before each landing (core/land.py).
 
-    The attribute `accused` maps each accused peer to the number of the round in which it was accused. `copiers` are
-    those of them that are accused only of copying.
+    The attribute `accused` maps each accused peer to the number of the round in which it was accused. `copiers` maps
+    those of them that are accused only of copying to the rounds of their copies that count for a vote.
 
     Args:
         outer: the outer loop of this peer.
@@ -84,7 +90,7 @@ class PayloadScorer:
         self.took_part: set[str] | None = None
         self.training, self.benefit = ShortfallTest(share=GAIN_SHARE), benefit_test()
         self.accused: dict[str, int] = {}
-        self.copiers: set[str] = set()
+        self.copiers: dict[str, set[int]] = {}
 
     def __call__(self, round: Round, messages: Sequence[wire.Message]) -> None:
         """Compare and score the payloads of a round. Called before the round changes the slow weights."""
@@ -95,13 +101,13 @@ class PayloadScorer:
         self.test(round, scores, samples)
         self.recent.append(samples)
         self.took_part = set(samples)
-        self.votes.accused = [peer for peer in self.accused if peer not in self.copiers]
+        self.votes.accused = [peer for peer in self.accused if self.is_vote(peer)]
 
     def forget_old(self, round: Round) -> None:
         """End the accusations that have lasted LASTING rounds, and begin the tests of these peers again."""
         for peer in [peer for peer, since in self.accused.items() if round.number - since >= LASTING]:
             del self.accused[peer]
-            self.copiers.discard(peer)
+            self.copiers.pop(peer, None)
             self.training.forget(peer)
             self.benefit.forget(peer)
 
@@ -117,13 +123,19 @@ class PayloadScorer:
                 if share > COPY:
                     whose = "its own payload" if other == peer else f"the payload of {other}"
                     why = f"repeats {share:.0%} of {whose} of round {round.number + 1 - ago}"
-                    self.accuse_copier(round, peer, why)
+                    self.accuse_copier(round, peer, why, counts=peer in earlier)
 
-    def accuse_copier(self, round: Round, peer: str, why: str) -> None:
-        """Accuse a peer of copying. Such an accusation is not a vote against the peer."""
+    def accuse_copier(self, round: Round, peer: str, why: str, *, counts: bool = True) -> None:
+        """Accuse a peer of copying. `counts`: whether this copy counts for a vote."""
         if peer not in (self.peer, *self.accused):
-            self.copiers.add(peer)
+            self.copiers[peer] = set()
+        if counts and peer in self.copiers:
+            self.copiers[peer].add(round.number)
         self.accuse(round, peer, why)
+
+    def is_vote(self, accused: str) -> bool:
+        """Return whether this peer's messages list an accused peer: not if it has only copied, in too few rounds."""
+        return accused not in self.copiers or len(self.copiers[accused]) >= COPIES
 
     def score(self, messages: Sequence[wire.Message]) -> dict[str, Score]:
         """Choose payloads of other peers, and return their scores by peer.
@@ -152,7 +164,8 @@ class PayloadScorer:
         for peer, score in scores.items():
             evidence = min(test.evidence[peer] for test in (self.training, self.benefit))
             self.emit("score", **fields_of(round, peer, score), evidence=evidence)
-        self.copiers.difference_update([*idle, *harmful])
+        for peer in (*idle, *harmful):
+            self.copiers.pop(peer, None)
         for peer in idle:
             self.accuse(round, peer, self.why_idle(peer) + repeated(peer, samples))
         for peer in harmful:

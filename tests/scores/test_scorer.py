@@ -143,33 +143,57 @@ def test_a_payload_that_does_not_lower_the_loss_is_accused_also_without_assigned
     assert outer.votes.accused == ["004"]
 
 
-def test_an_accusation_ends_after_some_rounds_and_copies_are_no_votes(scored):
+def observe(trainer, scorer, number, honest, **sent):
+    """Let the scorer observe a round with new payloads of 000, 002 and 003, and with payloads that a test chooses."""
+    others = {peer: noise(trainer.outer, next(honest)) for peer in ("000", "002", "003") if peer not in sent}
+    messages = [message_of(trainer.outer, peer, x, number=number) for peer, x in (others | sent).items()]
+    scorer(Round(number), messages)
+    return trainer.outer.votes.accused
+
+
+def test_an_accusation_ends_after_some_rounds_and_one_copy_is_no_vote(scored):
     trainer, scorer, events = scored
     one, honest = noise(trainer.outer, 0), iter(range(10, 1000))
-
-    def round_of(number, **sent):
-        others = {peer: noise(trainer.outer, next(honest)) for peer in ("000", "002", "003")}
-        messages = [message_of(trainer.outer, peer, x, number=number) for peer, x in (others | sent).items()]
-        scorer(Round(number), messages)
-
-    round_of(0, **{"001": one})
+    observe(trainer, scorer, 0, honest, **{"001": one})
     scorer.accuse(Round(0), "002", "does harm")
-    round_of(1, **{"001": one})
-    assert list(scorer.accused) == ["002", "001"] and trainer.outer.votes.accused == ["002"]
-    round_of(LASTING)
-    assert list(scorer.accused) == ["001"] and trainer.outer.votes.accused == []
-    round_of(LASTING + 1)
-    assert scorer.accused == {} and scorer.copiers == set()
+    assert observe(trainer, scorer, 1, honest, **{"001": one}) == ["002"]
+    assert list(scorer.accused) == ["002", "001"]
+    assert observe(trainer, scorer, LASTING, honest) == []
+    assert list(scorer.accused) == ["001"]
+    observe(trainer, scorer, LASTING + 1, honest)
+    assert scorer.accused == {} and scorer.copiers == {}
     assert len(accusations(events)) == 2
+
+
+def test_copies_in_two_rounds_are_a_vote(scored):
+    trainer, scorer, events = scored
+    sent = [noise(trainer.outer, seed) for seed in range(3)]
+    honest = iter(range(10, 1000))
+    observe(trainer, scorer, 0, honest, **{"001": sent[0], "002": sent[1]})
+    votes = [observe(trainer, scorer, n, honest, **{"001": sent[0], "002": sent[2], "003": sent[0]}) for n in (1, 2)]
+    assert votes == [[], ["001", "003"]]  # 003 repeats 001 in both rounds, 001 itself, and 002 itself in round 2 only
+    assert list(accusations(events)) == ["001", "003", "002"]
+
+
+def test_a_peer_whose_missed_payloads_a_liar_repeats_is_not_voted_out(scored):
+    """002 sends each payload of 001 as its own, and 001's own ones do not count. 001 later sends them again."""
+    trainer, scorer, events = scored
+    honest = iter(range(10, 1000))
+    for number in (0, 4, 8):
+        missed = noise(trainer.outer, number)
+        observe(trainer, scorer, number, honest, **{"002": missed})
+        assert observe(trainer, scorer, number + 1, honest, **{"001": missed}) == []
+    assert list(accusations(events)) == ["001"]
+    assert accusations(events)["001"] == "repeats 100% of the payload of 002 of round 1"
 
 
 def test_a_copier_that_also_fails_a_test_is_voted_out(scored):
     _, scorer, _ = scored
     scorer.accuse_copier(Round(0), "001", "repeats a payload")
-    assert scorer.copiers == {"001"}
+    assert scorer.copiers == {"001": {0}}
     bad = Score(other=-1.0, benefit=Estimate(-1.0, 0.01))
     scorer.test(Round(1), {"001": bad}, {})
-    assert scorer.copiers == set() and list(scorer.accused) == ["001"]
+    assert scorer.copiers == {} and list(scorer.accused) == ["001"]
 
 
 def test_losses_are_those_of_the_training_loop_and_leave_the_model_as_it_is():
