@@ -1,7 +1,7 @@
 """Train with free riders and copycats among 8 workers, and record when the scores of one worker accuse them.
 
-    .venv/bin/python scripts/bench_scores.py --out FOLDER [--groups free_riders,copycats] [--seeds 0,1] [--windows 64]
-        [--payloads 7] [--jobs 1] [option=value ...]
+    .venv/bin/python scripts/bench_scores.py --out FOLDER [--recipe sparseloco] [--groups free_riders,copycats]
+        [--seeds 0,1] [--windows 64] [--payloads 7] [--jobs 1] [option=value ...]
 
 Workers are threads of one process. Worker 0 is honest and scores payloads. The last workers are the liars; they lie
 from round 3 on, counted from 0. One run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped,
@@ -63,6 +63,7 @@ GROUPS = {"free_riders": ("replay", "stale", "noise"), "copycats": ("copy", "fli
 class Settings:
     """The settings of all runs of one command."""
 
+    recipe: str
     windows: int
     payloads: float
     options: tuple[str, ...]
@@ -91,7 +92,7 @@ class ScoredRun(Run):
 
     def __init__(self, group: str, seed: int, settings: Settings) -> None:
         lies = GROUPS[group]
-        case = Case("sparseloco", "plain", group, len(lies), WORKERS, FROM + LYING, seed)
+        case = Case(settings.recipe, "plain", group, len(lies), WORKERS, FROM + LYING, seed)
         scores = (f"scores.payloads={settings.payloads}", f"scores.windows={settings.windows}")
         super().__init__(case, [*SIZE, *scores, *settings.options])
         self.hub: MixedHub = MixedHub(case, lies)
@@ -171,6 +172,7 @@ def main() -> None:
     """Run every case that has no record yet, and print the summary of all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the records")
+    parser.add_argument("--recipe", choices=("sparseloco", "outerloop"), default="sparseloco")
     parser.add_argument("--groups", type=words, default=list(GROUPS), help=", ".join(GROUPS))
     parser.add_argument("--seeds", type=numbers, default=[0], help="seeds of weights, batches and scores; default: 0")
     parser.add_argument("--windows", type=int, default=64, help="assigned windows per score; default: 64")
@@ -179,7 +181,7 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="options of outerloop train, for all runs")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    settings = Settings(args.windows, args.payloads, tuple(args.options))
+    settings = Settings(args.recipe, args.windows, args.payloads, tuple(args.options))
     files = {(group, seed): args.out / f"{group}-{seed}.json" for seed in args.seeds for group in args.groups}
     todo = [(*case, settings, file) for case, file in files.items() if not file.exists()]
     print(f"{len(files) - len(todo)} of {len(files)} runs have a record", flush=True)

@@ -20,6 +20,7 @@ import secrets
 import stat
 import struct
 import tempfile
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,8 @@ COUNTS_PREFIX = bytes([0x7A, COUNTS.size])
 NONCE_BYTES = 16
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """Permission bits that a key file must not have: any user who can read the key can vote as this peer."""
+COUNTING = threading.Lock()
+"""Held while the counts in an identity file are read and replaced, which several threads of a process may do."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,16 @@ class Life:
 
     def leave_out(self, count: int) -> None:
         """Record that a process with a copy of the key has used `count`, so that later starts get higher counts."""
-        identity = Identity.read(self.path)
-        if count > (identity.starts or 0):
-            _replace(self.path, replace(identity, starts=count))
+        with COUNTING:
+            identity = Identity.read(self.path)
+            if count > (identity.starts or 0):
+                _replace(self.path, replace(identity, starts=count))
 
     def has_memory(self) -> None:
         """Record in the identity file that this process has synced its hard state. Called before its first vote."""
-        identity = Identity.read(self.path)
-        _replace(self.path, replace(identity, voted=max(identity.voted, self.count)))
+        with COUNTING:
+            identity = Identity.read(self.path)
+            _replace(self.path, replace(identity, voted=max(identity.voted, self.count)))
 
 
 def new_identity() -> bytes:

@@ -7,9 +7,9 @@
                                    holds no member's record
 
 hivemind's nodes hold any number of records, and send all records of a key in one message, which cannot be read if it
-exceeds 4 MiB. In an open run, one machine can create many identities and sign a record with each. With these limits,
-such records can keep newcomers off the roster until they expire, but they can neither hide the run's members from each
-other nor make a read fail.
+exceeds 4 MiB or has more than MAX_ITEMS records (values.py). In an open run, one machine can create many identities and
+sign a record with each. With these limits, such records can keep newcomers off the roster until they expire, but they
+can neither hide the run's members from each other nor make a read fail.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 from hivemind.dht.routing import DHTID, Subkey
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+
+from outerloop.swarm.dht.values import MAX_ITEMS
 
 MAX_KEY_BYTES = 5 << 18
 """Maximum size of the records under one key: 1 KiB from each of 1024 peers, plus overhead."""
@@ -39,7 +41,7 @@ class BoundedDhtStorage(DHTLocalStorage):
     def get(self, key: DHTID) -> Any:
         """Return the records stored under a key, or None if no record is stored there.
 
-        Drop records above the size limit first, because hivemind's searches may have added records.
+        Drop records above the limits first, because hivemind's searches may have added records.
         """
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
@@ -85,11 +87,14 @@ class BoundedDhtStorage(DHTLocalStorage):
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 
     def _make_room(self, records: DictionaryDHTValue) -> None:
-        over = size_of(records) - MAX_KEY_BYTES
-        for owner in sorted(reversed(records.data), key=self.is_member) if over > 0 else ():
-            if over > 0:
-                over -= _size(records.data[owner].value)
-                del records[owner]
+        size = size_of(records)
+        if size <= MAX_KEY_BYTES and len(records.data) <= MAX_ITEMS:
+            return
+        for owner in sorted(reversed(records.data), key=self.is_member):
+            if size <= MAX_KEY_BYTES and len(records.data) <= MAX_ITEMS:
+                return
+            size -= _size(records.data[owner].value)
+            del records[owner]
 
 
 def size_of(records: DictionaryDHTValue) -> int:

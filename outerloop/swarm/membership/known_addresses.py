@@ -2,15 +2,17 @@
 
 The file is next to the peer's key. Its lines are full multiaddrs, which come from other peers' roster records and are
 not trusted: an address counts only if it contains the id of the peer that published it, and libp2p verifies that id
-when the address is dialed. The number of addresses is limited. Peers that this machine met first stay in the file, and
-the joining times in the records play no part, because a record can state any time. So strangers can only take free
-places, and the places of peers that are away.
+when the address is dialed. It may contain only the CHARACTERS of a multiaddr, because remembered addresses become an
+option of this machine and an argument of libp2p's daemon, in which `$` and `,` have a meaning. The number of addresses
+is limited. Peers that this machine met first stay in the file, and the joining times in the records play no part,
+because a record can state any time. So strangers can only take free places, and the places of peers that are away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -23,6 +25,7 @@ from outerloop.swarm.timeouts import ROSTER_REFRESH_S
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
+CHARACTERS = re.compile(r"[0-9A-Za-z/.:_-]+")
 MAX_PER_PEER = 4
 """Maximum number of addresses to remember of one peer."""
 MAX_ADDRESSES = 64
@@ -98,6 +101,8 @@ def _own_addresses(record: Record) -> list[str]:
 
 
 def _is_full(address: str) -> bool:
+    if not CHARACTERS.fullmatch(address):
+        return False
     try:
         check_addresses("", [address], must_name="p2p")
     except UserError:

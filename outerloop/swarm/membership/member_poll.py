@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -74,8 +75,9 @@ class MemberPoll:
 
     def majority_list(self) -> Members:
         """Return the member list that more than half of the formed peers report, or [] if there is none."""
-        lists = list(self.formed_lists.values())
-        return next((members for members in lists if 2 * lists.count(members) > len(lists)), [])
+        reported = Counter(tuple(map(tuple, members)) for members in self.formed_lists.values())
+        [(most, count)] = reported.most_common(1) or [((), 0)]
+        return [list(member) for member in most] if 2 * count > len(self.formed_lists) else []
 
     def is_backed(self, formed: Members, *, is_member: bool, listed: frozenset[str]) -> bool:
         """Return whether more than half of the voters report that the run has formed with the member list `formed`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
@@ -55,7 +55,8 @@ class NetworkThread:
     """A background thread that runs coroutines. `spawn` returns at once; `call` waits for the result."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop, self._executor = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix=name)
+        self._loop.set_default_executor(self._executor)
         self._loop.set_exception_handler(EXHAUSTION.quiet)
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -76,8 +77,14 @@ class NetworkThread:
             raise
 
     def stop(self, *, timeout_s: float) -> None:
-        """Cancel the running tasks, stop the loop and end the thread."""
+        """Cancel the running tasks, stop the loop and end the thread.
+
+        Work that tasks have given to other threads, such as hashing, cannot be canceled. It has `timeout_s` to end.
+        """
         self.call(_cancel_all(), timeout_s=timeout_s)
+        ending = threading.Thread(target=self._executor.shutdown, daemon=True)
+        ending.start()
+        ending.join(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
         self._loop.close()
@@ -88,4 +95,3 @@ async def _cancel_all() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_default_executor()

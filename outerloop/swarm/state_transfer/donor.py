@@ -68,7 +68,7 @@ class Donor(RpcService):
         self._demands: dict[str, int] = {}
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit whose state was copied
-        self._hashing = -1  # a commit whose state has been copied but is not served yet
+        self._hashing: set[int] = set()  # commits whose states have been copied but are not served yet
         self._changed = asyncio.Event()
 
     async def serve(self) -> None:
@@ -86,7 +86,8 @@ class Donor(RpcService):
         """
         self._landed = number
         if copied:
-            self._copied = self._hashing = number
+            self._copied = number
+            self._hashing.add(number)
         else:
             self._held.drop(number)  # there is no copy: forget which peers requested it
         self._demands = {peer: wanted for peer, wanted in self._demands.items() if wanted > number}
@@ -95,7 +96,7 @@ class Donor(RpcService):
     def hold(self, content: bytes, manifest: Manifest) -> None:
         """Serve the state `content`. It is dropped once no peer has requested it for STATE_KEPT_S (held_states.py)."""
         self._held.put(content, manifest)
-        self._hashing = -1
+        self._hashing.discard(manifest.number)
         self._wake_waiting()
 
     def holds(self, number: int) -> bool:
@@ -112,7 +113,7 @@ class Donor(RpcService):
             raise Unreadable("the request does not contain a valid commit number")
         try:
             async with limit(POLL_S):
-                while not self.holds(number) and (number > self._landed or number == self._hashing):
+                while not self.holds(number) and (number > self._landed or number in self._hashing):
                     self._demand(remote, number)
                     await self._changed.wait()
         except TimeoutError:

@@ -4,12 +4,14 @@ import os
 import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from outerloop.swarm.access import identity
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity, read_identity
 from outerloop.swarm.p2p import socket_dir
 from outerloop.swarm.p2p.socket_dir import SocketFolder
@@ -41,6 +43,25 @@ def test_every_process_is_counted_and_the_key_stays(tmp_path: Path) -> None:
     assert Identity.read(path).starts == 2 and Identity.read(path).voted == 2, "it never goes back"
     assert read_identity(path).private_bytes_raw() == key and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_vote_that_is_recorded_while_a_copy_of_the_key_is_counted_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ensure_identity(tmp_path / "identity")
+    life, replace_file = Life.begin(path), identity._replace
+
+    def replace_late(at: Path, counts: Identity) -> None:
+        monkeypatch.setattr(identity, "_replace", replace_file)
+        voting.start()
+        voting.join(0.2)  # it has to wait for this change of the file
+        replace_file(at, counts)
+
+    voting = threading.Thread(target=life.has_memory)
+    monkeypatch.setattr(identity, "_replace", replace_late)
+    life.leave_out(9)
+    voting.join()
+    assert (Identity.read(path).starts, Identity.read(path).voted) == (9, 1)
 
 
 def test_a_file_of_an_earlier_version_is_taken_over_at_the_first_start(tmp_path: Path) -> None:

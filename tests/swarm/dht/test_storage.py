@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from outerloop.swarm.dht.records import MAX_RECORD_BYTES
 from outerloop.swarm.dht.storage import MAX_KEY_BYTES, MAX_KEYS, MAX_KEYS_PER_PEER, BoundedDhtStorage
+from outerloop.swarm.dht.values import MAX_ITEMS, items_of
 from tests.support.swarm.loopback import Make
 
 KEY = DHTID.generate(source="outerloop/r/roster")
@@ -44,6 +45,15 @@ def test_500_strangers_do_not_hide_the_members_nor_make_the_key_unreadable() -> 
     assert MEMBERS | {"first"} <= owners(at)
     assert put(at, "first", life_s=65) and put(at, "a", life_s=65), "who is there can refresh"
     assert put(at, "stranger 599", key=DHTID.generate(source="another run")), "each key by itself"
+
+
+def test_more_small_records_than_a_reader_accepts_do_not_make_the_key_unreadable() -> None:
+    at = shelf()
+    assert put(at, "a", size=500)
+    stored = [put(at, f"stranger {number}", size=1) for number in range(MAX_ITEMS + 100)]
+    assert put(at, "b", size=500) and sum(stored) == MAX_ITEMS - 1
+    read = {owner for owner, _, _ in items_of(MSGPackSerializer.dumps(at.get(KEY).value))}
+    assert len(read) == MAX_ITEMS and {"a", "b", "stranger 0"} <= read
 
 
 def test_a_small_swarm_notices_nothing() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from outerloop.swarm.membership.known_addresses import (
     MAX_ADDRESSES,
@@ -15,6 +18,7 @@ from outerloop.swarm.membership.known_addresses import (
     remember,
 )
 from outerloop.swarm.membership.roster import Record, peer_name
+from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S
 from tests.support.swarm.dht_scene import id_of
 from tests.support.swarm.virtual_clock import run
@@ -103,3 +107,22 @@ def test_a_damaged_file_costs_only_its_damaged_lines(tmp_path: Path) -> None:
     good = record(1, "8.8.8.8").addresses[0]
     (tmp_path / "identity.peers").write_bytes(b"\xff\xfe\n" + good.encode() + b"\n/ip4/8.8.8.8/tcp/4\n")
     assert read_addresses(tmp_path / "identity.peers") == [good]
+
+
+@pytest.mark.parametrize("zone", ["${x}", "${oc.env:HOME}", "x,y", "a b", "'", '"', "[x]", "x=y"])
+def test_an_address_with_characters_of_an_option_is_neither_stored_nor_read(tmp_path: Path, zone: str) -> None:
+    """hivemind's multiaddr accepts any text as an ip6zone; such an address would end this peer when it restarts."""
+    good = record(1, "8.8.8.8")
+    bad = f"/ip6zone/{zone}/p2p/{good.peer_id}"
+    check_addresses("", [bad], must_name="p2p")
+    assert addresses_of([replace(good, addresses=[bad, *good.addresses])]) == good.addresses
+    (tmp_path / "identity.peers").write_text(f"{bad}\n{good.addresses[0]}\n")
+    assert read_addresses(tmp_path / "identity.peers") == good.addresses
+
+
+@pytest.mark.parametrize(
+    "address", ["/ip6/2001:db8::1/tcp/4", "/dns4/peer-1.example.org/tcp/4", "/ip6zone/eth0/ip6/fe80::1/udp/4/quic-v1"]
+)
+def test_usual_addresses_are_stored(address: str) -> None:
+    full = f"{address}/p2p/{id_of(1)}"
+    assert addresses_of([replace(record(1), addresses=[full])]) == [full]

@@ -354,6 +354,22 @@ async def test_a_copy_that_two_peers_download_stays_until_both_have_asked_for_a_
 
 
 @virtual
+async def test_a_state_that_is_being_hashed_is_awaited_while_another_one_is_served_or_hashed():
+    network = MemoryNetwork()
+    (donor,) = (await donors(network, "a")).values()
+    donor.landed(6, copied=False)
+    gets = [asyncio.create_task(joiner(network, name=f"j{n}").get(n, ["a"], ignore)) for n in (7, 8)]
+    for number in (7, 8):
+        await asyncio.sleep(1)
+        assert donor.wants(number)
+        donor.landed(number, copied=True)
+    for number in (7, 8):
+        await asyncio.sleep(1)
+        donor.hold(state(10, number), Manifest.of(state(10, number), number=number, head=HEAD))
+    assert [content for _, content in await asyncio.gather(*gets)] == [state(10, 7), state(10, 8)]
+
+
+@virtual
 async def test_a_manifest_is_signed_for_the_session():
     network = MemoryNetwork()
     made = await donors(network, "a")
