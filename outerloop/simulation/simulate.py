@@ -98,7 +98,8 @@ def simulate(
         recipe: name of a recipe; "ddp" is data parallel training, the baseline.
         workers: number of workers.
         steps: number of inner steps per worker. The run ends with the last round that lands within these steps.
-        validation: batches on which the global model is evaluated. None: the first batch of each worker is held out.
+        validation: batches on which the global model is evaluated. None: the first batch of each worker is held out, so
+            that no worker trains on it, unless a loader shuffles: then pass `validation`.
         optimizer: function that takes the list of parameters and returns the inner optimizer; its learning rate stays
             constant. None: the recipe's optimizer, with inner.lr, warm-up, decay and gradient clipping.
         sync_every: H, the number of inner steps per round; sets schedule.sync_every.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -48,6 +48,8 @@ def dotted_path(function: Callable[..., Any]) -> str:
 class Batches:
     """An endless iterator over one worker's batches, moved to the model's device. Restarts after the last batch.
 
+    `held_out`: number of batches that each restart skips: 1 after `hold_out`, otherwise 0.
+
     Args:
         batches: batches of this worker.
         worker: index of this worker, for error messages.
@@ -57,18 +59,29 @@ class Batches:
     def __init__(self, batches: Iterable[Any], *, worker: int, device: torch.device) -> None:
         self.batches, self.worker, self.device = batches, worker, device
         self.remaining: Iterator[Any] = iter(batches)
+        self.held_out = 0
+
+    def hold_out(self) -> Any:
+        """Return the first batch, which `next` then never returns. Call this before `next`.
+
+        A loader that shuffles begins each iteration with another batch, so its held-out samples do return.
+        """
+        batch = self.next()
+        self.held_out = 1
+        return batch
 
     def next(self) -> Any:
         """Return the next batch. Raises UserError if all batches are used up and they cannot be iterated again."""
         try:
             batch = next(self.remaining)
         except StopIteration:
-            self.remaining = iter(self.batches)
+            self.remaining = islice(self.batches, self.held_out, None)
             batch = next(self.remaining, None)
         if batch is None:
             raise UserError(
                 f"batches({self.worker}) has no more batches: return a list or a DataLoader, which can be iterated"
-                " again, or a generator that does not end"
+                " again, or a generator that does not end; without validation=, return at least two batches, because"
+                " the first one is held out"
             )
         return self.to_device(batch)
 

@@ -72,9 +72,9 @@ class VirtualWorker:
         return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
 
     def own_validation(self) -> list[Any]:
-        """Return this worker's share of the validation batches, or its first training batch if none were given."""
+        """Return this worker's share of the validation batches, or its first batch, held out, if none were given."""
         if self.task.validation is None:
-            return [self.batches.next()]
+            return [self.batches.hold_out()]
         share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
         return [self.batches.to_device(batch) for batch in share]
 

@@ -189,3 +189,27 @@ def test_a_generator_that_ends_is_named():
 
     with pytest.raises(outerloop.UserError, match=r"batches\(\d\) has no more batches: return a list"):
         outerloop.simulate(toy.model, two, squared_error, workers=2, steps=30, progress=False)
+
+
+def test_the_first_batch_is_held_out_in_every_epoch():
+    trained, evaluated = [], []
+
+    def three(worker):
+        return [toy.batch(worker, step) for step in range(3)]
+
+    def recorded(model, batch):
+        (trained if model.training else evaluated).append(batch)
+        return squared_error(model, batch)
+
+    outerloop.simulate(toy.model, three, recorded, workers=1, steps=4, sync_every=4, progress=False)
+    first, *others = (x for x, _ in three(0))
+    assert all(torch.equal(x, first) for x, _ in evaluated)
+    for (x, _), expected in zip(trained, [*others, *others], strict=True):
+        assert torch.equal(x, expected)
+
+
+def test_a_worker_needs_a_batch_besides_the_held_out_one():
+    with pytest.raises(outerloop.UserError, match="without validation=, return at least two batches"):
+        outerloop.simulate(
+            toy.model, lambda worker: [toy.batch(0, 0)], squared_error, workers=2, steps=30, progress=False
+        )
