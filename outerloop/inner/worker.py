@@ -87,13 +87,11 @@ class Worker:
         return self.outer.inner_step
 
     def run(self) -> None:
-        """Train from the start, or from the checkpoint, to the last round.
+        """Train from the start, or from the checkpoint after `resume`, to the last round.
 
         Raises RoundFailed after too many failed rounds in a row, and UserError if the peers do not start from the same
         position. Also raises Stopped, QuorumLost, ReplicasDiverged and Outvoted (types.py).
         """
-        if self.settings.resume_step is not None:
-            self.resume(self.settings.resume_step)
         if late_joiner(self.exchange):
             self.outer.find_others()
             self.emit_downloaded_state()

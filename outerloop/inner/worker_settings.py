@@ -17,7 +17,6 @@ class WorkerSettings:
     log_every: number of inner steps between two step events.
     keep_payload_rounds: number of recent rounds for which this worker's payloads are kept on disk.
     max_failed_rounds: number of failed rounds in a row after which the worker gives up.
-    resume_step: inner step of the checkpoint to resume from; None to start from scratch.
     """
 
     index: int
@@ -30,7 +29,6 @@ class WorkerSettings:
     keep_payload_rounds: int
     log_every: int
     max_failed_rounds: int
-    resume_step: int | None
 
     def evaluates_after(self, done: int, *, shared: bool) -> bool:
         """Return whether to evaluate after `done` rounds.

@@ -78,7 +78,7 @@ def run_worker(
         compute(cpu_share.limit_threads, params, tokens)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = layout.local_windows(windows[index :: config.workers])
-    plan = worker_settings(config, index, run_dir, resume_step, ranks=layout.ranks.size)
+    plan = worker_settings(config, index, run_dir, ranks=layout.ranks.size)
     if layout.mesh is not None:
         emit(memory_event(outer, trainer, layout))
     if isinstance(outer, GatheredFollower):
@@ -103,6 +103,8 @@ def run_worker(
         before_first_step(trainer, corpus)
     for warning in outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {warning}")
+    if resume_step is not None:
+        worker.resume(resume_step)
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
     worker.emit("ready", params=params, size=exchange.size, peer=exchange.peer, **commit)
     worker.run()
@@ -167,9 +169,7 @@ def memory_event(outer: HoldsMemory, trainer: Trainer, layout: RankLayout) -> Ev
     }
 
 
-def worker_settings(
-    config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int
-) -> WorkerSettings:
+def worker_settings(config: DictConfig, index: int, run_dir: Path, *, ranks: int) -> WorkerSettings:
     """Return the settings of a worker with `ranks` ranks. Evaluation passes are as large as those of an inner step."""
     return WorkerSettings(
         index=index,
@@ -182,7 +182,6 @@ def worker_settings(
         keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,
         max_failed_rounds=config.max_failed_rounds,
-        resume_step=resume_step,
     )
 
 

@@ -76,11 +76,14 @@ def step_rate(rows: list[Row], *, delay_steps: int) -> WorkerStepRate:
 def step_seconds(rows: list[Row]) -> float:
     """Return one worker's seconds per inner step: the wall time between its rows, minus its waits.
 
-    Only the time before a step or round row counts; evaluations, saves and the time between sessions do not.
+    Only the time before a step or round row counts; evaluations, saves and the time between sessions do not. Status
+    rows are ignored, because they may occur at any time. A row from outside the training loop may have step 0, so steps
+    count from the highest step of any earlier row.
     """
-    steps, seconds = 0, 0.0
-    for before, row in pairwise(rows):
+    steps, seconds, reached = 0, 0.0, 0
+    for before, row in pairwise(row for row in rows if row["event"] != "status"):
+        reached = max(reached, before["step"])
         if row["event"] in ("step", "round"):
-            steps += row["step"] - before["step"]
+            steps += max(0, row["step"] - reached)
             seconds += row["wall_s"] - before["wall_s"] - row.get("wait_s", 0.0)
     return max(0.0, seconds) / max(1, steps)

@@ -326,10 +326,10 @@ def test_islands_are_the_workers_of_a_run():
 
 def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = load.load(["inner.batch=8"])
-    batches = [run_worker.worker_settings(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    batches = [run_worker.worker_settings(settings, 0, tmp_path, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
     small = load.load(["inner.batch=8", "inner.micro_batch=3"])
-    batches = [run_worker.worker_settings(small, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    batches = [run_worker.worker_settings(small, 0, tmp_path, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [3, 2, 1]
 
 

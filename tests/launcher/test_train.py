@@ -195,6 +195,8 @@ def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "killed/metrics.jsonl").read_text().splitlines()]
     rounds = [row["round"] for row in rows if row["event"] == "round" and row["worker"] == 0]
     assert rounds == [1, 2, 3, 4, 5, 6]
+    first, second, third = (row["step"] for row in rows if row["event"] == "ready" and row["worker"] == 0)
+    assert first == 0 and second >= 4 and third >= 12
 
 
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):

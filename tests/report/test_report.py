@@ -135,6 +135,19 @@ def test_bytes_and_simulated_clock(tmp_path):
     assert run.seconds(1e12) == pytest.approx([0, 2, 4])
 
 
+@pytest.mark.parametrize("ready_step", [0, SYNC], ids=["step 0", "step of the checkpoint"])
+def test_a_resume_and_status_rows_do_not_change_the_simulated_clock(tmp_path, ready_step):
+    """100 s pass between the two sessions. In the second one, each worker says that it waits, 3 s before a landing."""
+    first, whole = rows_of([5, 3]), rows_of([5, 3, 2])
+    second = [{**row, "wall_s": row["wall_s"] + 100} for row in whole[len(first) :]]
+    ready = {"event": "ready", "step": ready_step, "wall_s": first[-1]["wall_s"] + 100}
+    status = {"event": "status", "step": 0, "wall_s": second[0]["wall_s"] - 3, "text": "waiting: for peers"}
+    both = [{**row, "worker": worker} for row in (ready, status) for worker in range(2)]
+    rows = [*first, *both, *second]
+    run = runs.read(make_run(tmp_path / "run", [5, 3, 2], rows=rows))
+    assert run.seconds(1000.0) == pytest.approx([0, 26, 52])
+
+
 def test_a_delay_hides_a_transfer(tmp_path):
     """Of 24 s, 2 steps of .5 s pass before the landing."""
     run = runs.read(make_run(tmp_path / "run", [5, 3], extra="  delay: 2\n"))

@@ -14,7 +14,7 @@ from tests.support import toy
 
 PLAN = WorkerSettings(
     index=0, run_dir=Path("runs/x"), rounds=4, eval_every=0, eval_batch=1, checkpoint_every=0,
-    export_every=0, keep_payload_rounds=0, log_every=1, max_failed_rounds=3, resume_step=None,
+    export_every=0, keep_payload_rounds=0, log_every=1, max_failed_rounds=3,
 )  # fmt: skip
 
 
