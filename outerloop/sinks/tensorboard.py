@@ -6,6 +6,8 @@ and val/loss_by_bytes_sent.
 
 from __future__ import annotations
 
+import time
+
 from torch.utils.tensorboard import SummaryWriter
 
 from outerloop.sinks.charts import BYTES, STEP, TOKENS, Charts
@@ -23,21 +25,31 @@ class TensorBoard:
         self.folder = folder
 
     def start(self, run: RunInfo) -> None:
-        """Open the event file. On resume, TensorBoard hides values that were logged after the loaded checkpoint."""
-        self.charts = Charts(run.settings["workers"], run.earlier)
-        purge_step = None if run.resume_step is None else run.resume_step + 1
-        self.writer = SummaryWriter(str(run.path / self.folder), purge_step=purge_step)
+        """Open a new event file, and write the earlier rows of a resumed run to it again.
+
+        TensorBoard hides the values in all older event files of the folder: it could hide only those from one position
+        on, whether that position counts steps, tokens or bytes.
+        """
+        self.charts = Charts(run.settings["workers"])
+        self.start_s = time.time() - (run.earlier[-1]["wall_s"] if run.earlier else 0.0)
+        self.writer = SummaryWriter(str(run.path / self.folder), purge_step=0)
+        for row in run.earlier:
+            self.write(row)
 
     def write(self, row: Row) -> None:
         """Write the chart values or the text sample of one row."""
         if row["event"] == "sample":
-            self.writer.add_text("val/sample", row["text"], row["step"])
+            self.writer.add_text("val/sample", row["text"], row["step"], self.start_s + row["wall_s"])
         values = self.charts.values(row)
         for name, value in values.items():
             if name != STEP:
-                self.writer.add_scalar(name, value, values[STEP])
+                self.add_scalar(name, value, values[STEP], row)
         for axis in (TOKENS, BYTES) if "val/loss" in values else ():
-            self.writer.add_scalar(f"val/loss_by_{axis}", values["val/loss"], values[axis])
+            self.add_scalar(f"val/loss_by_{axis}", values["val/loss"], values[axis], row)
+
+    def add_scalar(self, name: str, value: float, position: float, row: Row) -> None:
+        """Write one value of a row at a position on its axis, with the time of the row."""
+        self.writer.add_scalar(name, value, position, self.start_s + row["wall_s"])
 
     def close(self) -> None:
         """Close the event file."""

@@ -88,24 +88,47 @@ def test_a_sink_that_fails_gets_no_more_rows_and_disturbs_no_other(method, tmp_p
     assert capsys.readouterr().out == "log.bad failed and is disabled from now on: no disk\n"
 
 
+def tensorboard_points(run_dir, tag):
+    """The points of one chart in TensorBoard, as (position, value)."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    if tag not in events.Tags()["scalars"]:
+        return []
+    return sorted((event.step, round(event.value, 3)) for event in events.Scalars(tag))
+
+
 def test_tensorboard_holds_every_value_against_steps_and_the_loss_against_bytes(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from outerloop.sinks.tensorboard import TensorBoard
 
-    sample = {"event": "sample", "worker": 0, "step": 20, "text": "def f("}
+    sample = {"event": "sample", "worker": 0, "step": 20, "text": "def f(", "wall_s": 9.0}
     play(TensorBoard(), run_info(tmp_path), *ROWS, sample)
+    assert tensorboard_points(tmp_path, "val/loss") == [(0, 5.0), (10, 4.0), (20, 3.5)]
+    assert tensorboard_points(tmp_path, "val/loss_by_bytes_sent") == [(0, 5.0), (7, 4.0), (14, 3.5)]
+    assert tensorboard_points(tmp_path, "val/loss_by_tokens") == [(0, 5.0), (200, 4.0), (400, 3.5)]
+    assert tensorboard_points(tmp_path, "train/loss") == [(5, 3.0), (19, 2.0)]
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-
-    def points(tag):
-        return sorted((event.step, round(event.value, 3)) for event in events.Scalars(tag))
-
-    assert points("val/loss") == [(0, 5.0), (10, 4.0), (20, 3.5)]
-    assert points("val/loss_by_bytes_sent") == [(0, 5.0), (7, 4.0), (14, 3.5)]
-    assert points("val/loss_by_tokens") == [(0, 5.0), (200, 4.0), (400, 3.5)]
-    assert points("train/loss") == [(5, 3.0), (19, 2.0)]
     assert events.Tags()["tensors"] == ["val/sample/text_summary"]
+
+
+def test_tensorboard_keeps_the_values_before_a_resume_and_hides_those_after_it(tmp_path):
+    """The first session reaches step 20; the second one resumes after step 10; the third one starts from scratch."""
+    pytest.importorskip("tensorboard")
+    from outerloop.sinks.tensorboard import TensorBoard
+
+    def points():
+        return [tensorboard_points(tmp_path, f"val/loss{axis}") for axis in ("", "_by_tokens", "_by_bytes_sent")]
+
+    earlier = [row for row in ROWS if row["step"] <= 10]
+    play(TensorBoard(), run_info(tmp_path), *ROWS)
+    play(TensorBoard(), run_info(tmp_path, resume_step=10, earlier=earlier))
+    assert points() == [[(0, 5.0), (10, 4.0)], [(0, 5.0), (200, 4.0)], [(0, 5.0), (7, 4.0)]]
+    assert tensorboard_points(tmp_path, "train/loss") == [(5, 3.0)]
+    play(TensorBoard(), run_info(tmp_path))
+    assert points() == [[], [], []]
 
 
 def test_the_axes_of_a_resumed_run_continue_from_its_earlier_rows():

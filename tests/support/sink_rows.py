@@ -7,7 +7,7 @@ from rich.console import Console
 
 from outerloop.sinks.sink import RunInfo
 
-ROWS: list[dict[str, Any]] = [
+EVENTS: list[dict[str, Any]] = [
     {"event": "eval", "worker": 0, "step": 0, "round": 0, "tokens": 0},
     {"event": "validation", "step": 0, "round": 0, "tokens": 0, "val_loss": 5.0},
     {"event": "step", "worker": 0, "step": 5, "tokens": 50, "loss": 3.0},
@@ -19,6 +19,7 @@ ROWS: list[dict[str, Any]] = [
     {"event": "saved", "worker": 0, "step": 20},
     {"event": "validation", "step": 20, "round": 2, "tokens": 400, "val_loss": 3.5},
 ]
+ROWS = [event | {"wall_s": float(seconds)} for seconds, event in enumerate(EVENTS)]
 """Of two workers. An evaluation is complete when the slower one has told its share: that of step 10 after step 20."""
 CHARTS: list[dict[str, float]] = [
     {"val/loss": 5.0, "inner_step": 0, "tokens": 0, "bytes_sent": 0},
