@@ -44,6 +44,15 @@ def test_the_header_adds_up_what_the_peers_report():
     assert run["updated_s"] == START_S - 1
 
 
+def test_the_bytes_sent_never_fall():
+    """The second peer sends 10 bytes, restarts and sends 4 more, and leaves; the first one sends 10 and 5 more."""
+    first, second = (record(0, 3), 1.0), (record(1, 3), 1.0)
+    restarted, later = (record(1, 4, bytes_sent=4), 1.0), (record(0, 4, bytes_sent=15), 1.0)
+    reads = [[first, second], [first, restarted], [first], [later]]
+    totals = [state(*reads[: number + 1]).page()["run"]["bytes_sent"] for number in range(len(reads))]
+    assert totals == [20, 24, 24, 29]
+
+
 def test_the_time_left_follows_from_the_rounds_seen():
     """Round 3 at 0 s and round 4 at 10 s: 6 more rounds take 60 s."""
     reads = [[(record(0, 3), 0.0)], [(record(0, 4), 0.0)]]

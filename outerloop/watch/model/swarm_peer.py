@@ -60,6 +60,11 @@ class SwarmPeer:
         return self.status.round if self.status else 0
 
     @property
+    def bytes_sent(self) -> int:
+        """Return the payload bytes that it has sent since it started, or 0 if it has not reported any."""
+        return self.status.bytes_sent if self.status else 0
+
+    @property
     def ready(self) -> Ready:
         """Return when it reported its last round, or why its payload did not count in that round."""
         if self.status and not self.status.peers:

@@ -39,7 +39,7 @@ class SwarmState:
     """The state of one swarm.
 
     `run`: exchange.run of the peers. `settings`: the settings of the run with dotted keys; empty if its peers do not
-    describe them.
+    describe them. `bytes_sent`: payload bytes sent by all peers that were seen, including those that have left.
     """
 
     run: str
@@ -50,6 +50,7 @@ class SwarmState:
     landings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_LANDINGS))
     began_s: float | None = None
     now_s: float = 0.0
+    bytes_sent: int = 0
     contributions: Contributions | None = None
 
     def __post_init__(self) -> None:
@@ -96,10 +97,12 @@ class SwarmState:
         peer = self.peers.get(record.name)
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
-        before = peer.round if peer else 0
+        before, sent = (peer.round, peer.bytes_sent) if peer else (0, 0)
         if peer is None:
             peer = self.peers[record.name] = SwarmPeer(record, written_s)
         peer.record, peer.written_s, peer.present = record, written_s, True
+        restarted = peer.bytes_sent < sent
+        self.bytes_sent += peer.bytes_sent - (0 if restarted else sent)
         return peer.round > before
 
     def add_rounds(self, names: Sequence[str]) -> None:
@@ -199,7 +202,7 @@ class SwarmState:
 
     def place(self) -> Place:
         """Return the current position on each axis of the curves."""
-        sent = max((peer.status.bytes_sent for peer in self.here if peer.status), default=0)
+        sent = max((peer.bytes_sent for peer in self.here), default=0)
         return Place(self.newest, self.step(self.newest), None, sent, round(self.now_s - (self.began_s or 0.0), 1))
 
     def step(self, round_number: int) -> int | None:
@@ -246,7 +249,7 @@ class SwarmState:
         known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
         known["eta_s"] = shown(seconds_left(list(self.landings)[-WINDOW - 1 :], rounds))
         known["loss"] = shown(sum(losses) / len(losses)) if losses else None
-        known["bytes_sent"] = sum(status.bytes_sent for status in statuses)
+        known["bytes_sent"] = self.bytes_sent
         return known
 
     def strip(self) -> Strip:
