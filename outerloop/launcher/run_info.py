@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
     """
     swept = swept_options()
     sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
-    options = {key.rpartition(".")[2]: value for key, value in (swept or {}).items() if key != "recipe"}
+    options = with_short_names({key: value for key, value in (swept or {}).items() if key != "recipe"})
     return RunInfo(
         path=run.path,
         settings=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
@@ -53,6 +54,13 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
         console=console,
         earlier=rows_until(run.path, run.resume_step),
     )
+
+
+def with_short_names(options: dict[str, str]) -> dict[str, str]:
+    """Replace each key with its last part (inner.lr with lr), unless another key ends with the same part."""
+    short = {key: key.rpartition(".")[2] for key in options}
+    uses = Counter(short.values())
+    return {name if uses[name] == 1 else key: options[key] for key, name in short.items()}
 
 
 def swept_options() -> dict[str, str] | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+
 import trackio
 
 from outerloop.sinks.charts import STEP, Charts
 from outerloop.sinks.sink import Row, RunInfo
+from outerloop.sinks.stored_text import stored_text
 
 
 class Trackio:
@@ -13,18 +16,21 @@ class Trackio:
 
     Args:
         project: trackio project of the run.
-        name: name of the trackio run; None: the name in RunInfo.
+        name: name of the trackio run, to which a random suffix is added; None: the name in RunInfo.
     """
 
     def __init__(self, *, project: str = "outerloop", name: str | None = None) -> None:
         self.project, self.name = project, name
 
     def start(self, run: RunInfo) -> None:
-        """Start a trackio run. A resumed run continues the trackio run of the same name."""
+        """Start a trackio run, or continue the existing one if this run is resumed.
+
+        trackio finds the run to continue by its name, so each run directory has a name of its own.
+        """
         self.charts = Charts(run.settings["workers"], run.earlier)
         self.run = trackio.init(
             project=self.project,
-            name=self.name or run.name,
+            name=stored_text(run.path / "trackio-name.txt", f"{self.name or run.name}-{uuid.uuid4().hex[:8]}"),
             group=run.group,
             config=dict(run.settings),
             resume="allow",

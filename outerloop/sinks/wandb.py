@@ -11,13 +11,12 @@ import html
 import netrc
 import os
 import uuid
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from outerloop.sinks.charts import FOLDERS, STEP, Charts
 from outerloop.sinks.sink import Row, RunInfo
-from outerloop.state import checkpoint
+from outerloop.sinks.stored_text import stored_text
 from outerloop.types import UserError
 
 ALERT_EVERY_S = 3600
@@ -74,7 +73,7 @@ class Wandb:
             mode=mode,
             dir=unless_set("WANDB_DIR", str(run.path)),
             config=dict(run.settings),
-            id=wandb_run_id(run.path),
+            id=stored_text(run.path / "wandb-id.txt", uuid.uuid4().hex),
             resume="allow",
             settings={key: value for key, value in quiet.items() if value is not None},
         )
@@ -128,11 +127,3 @@ def has_key() -> bool:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(server) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def wandb_run_id(run_dir: Path) -> str:
-    """Return the wandb run id of a run directory. It is created once and stored, so that a resumed run keeps it."""
-    file = run_dir / "wandb-id.txt"
-    if not file.exists():
-        checkpoint.write_atomically(file, uuid.uuid4().hex.encode())
-    return file.read_text()

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from outerloop.commands import main, report
 from outerloop.config import load, run_directory
 from outerloop.launcher import multirun, train
+from outerloop.launcher.run_info import with_short_names
 from outerloop.report import runs
 from outerloop.types import UserError
 
@@ -159,6 +160,18 @@ def test_the_folder_of_a_sweep_has_the_time_in_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("time.strftime", lambda pattern: "now")
     assert [multirun.sweep_folder([]), multirun.sweep_folder([])] == [Path("runs/now-sweep"), Path("runs/now-sweep-2")]
     assert multirun.sweep_folder(["hydra.sweep.dir=a/b"]) == Path("a/b")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["inner.lr", "seed"], ["lr", "seed"]),
+        (["inner.lr", "method.optimizer.lr", "seed"], ["inner.lr", "method.optimizer.lr", "seed"]),
+    ],
+)
+def test_swept_options_that_end_with_the_same_word_have_their_whole_names(options, named):
+    values = {option: str(number) for number, option in enumerate(options)}
+    assert with_short_names(values) == dict(zip(named, values.values(), strict=True))
 
 
 def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):

@@ -166,6 +166,26 @@ def test_trackio_gets_every_row(tmp_path, monkeypatch):
     assert [values | {"inner_step": step} for values, step in rows] == CHARTS
 
 
+def test_runs_of_one_name_are_different_runs_in_trackio_and_a_resumed_run_keeps_its_own(tmp_path, monkeypatch):
+    names = []
+
+    def init(name, **options):
+        names.append(name)
+        return SimpleNamespace(finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
+    monkeypatch.delitem(sys.modules, "outerloop.sinks.trackio", raising=False)
+    from outerloop.sinks.trackio import Trackio
+
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        play(Trackio(), run_info(tmp_path / folder))
+    play(Trackio(name="renamed"), run_info(tmp_path / "a", resume_step=10))
+    first, second, resumed = names
+    assert first.startswith("sparseloco-seed0-") and second.startswith("sparseloco-seed0-")
+    assert first != second and resumed == first
+
+
 def test_a_round_after_every_inner_step_is_not_a_line_after_every_inner_step(tmp_path):
     """At most one a second, and the last; a failed round always."""
     out = io.StringIO()
