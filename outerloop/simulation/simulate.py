@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 from torch.nn import Module
 
-from outerloop.config import build, instantiate, load
+from outerloop.config import budget, build, instantiate, load
 from outerloop.config.option_mapping import refuse_options, to_overrides
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.events import Event
@@ -50,12 +50,16 @@ REASONS = {
     "run_dir": "pass run_dir=",
     "model": "make_model creates the model",
     "data": "batches returns the data",
+    "corpus": "batches returns the data",
+    "assignment": "batches returns the data",
+    "eval.sequences": "pass validation=",
     "init_from": "load the weights in make_model",
     "checkpoint": "a simulation saves no checkpoints",
     "samples": "a simulation has no tokenizer",
     "scores": "a simulation has no training text, from which the windows of a score are drawn",
     "exclude_accused": "the workers of a simulation accuse no peers",
     "keep_payload_rounds": "a simulation stores no payloads",
+    "round_timeout_s": "rounds between threads do not time out",
     "max_failed_rounds": "rounds between threads do not fail",
     "island": "each worker is a single process",
     "log": "rows are in the results, and in run_dir",
@@ -153,7 +157,12 @@ def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
 
 
 def rounds_within(settings: DictConfig, steps: int) -> int:
-    """Return how many rounds land (are applied) within `steps` inner steps. Raises UserError if no round lands."""
+    """Return how many rounds land (are applied) within `steps` inner steps.
+
+    Raises UserError if no round lands, or if the schedule does not fix the number of steps per round.
+    """
+    if budget.fixed_h(settings) is None:
+        raise UserError("a simulation needs a schedule with a fixed H, to end within steps=: set schedule=every_h")
     schedule = instantiate.make(settings.schedule)
     rounds = bisect_right(range(1, steps + 1), steps, key=schedule.inner_steps)
     if rounds == 0:

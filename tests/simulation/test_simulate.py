@@ -163,6 +163,12 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
     ("arguments", "said"),
     [
         ({"steps": 2, "sync_every": 3}, "steps=2 is less than the 3 inner steps"),
+        ({"options": {"schedule": "adaptive"}}, "needs a schedule with a fixed H.* set schedule=every_h"),
+        ({"options": {"schedule": "every_seconds"}}, "needs a schedule with a fixed H.* set schedule=every_h"),
+        ({"options": {"eval.sequences": 8}}, r"eval\.sequences does not apply to a simulation: pass validation="),
+        ({"options": {"assignment": "by_round"}}, "assignment does not apply to a simulation: batches returns"),
+        ({"options": {"round_timeout_s": 9}}, "round_timeout_s does not apply to a simulation: rounds between"),
+        ({"options": {"corpus.max_gb": 9}}, r"corpus\.max_gb does not apply to a simulation: batches returns"),
         ({"options": {"model": "nano"}}, "model does not apply to a simulation: make_model creates the model"),
         ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: load the weights"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
