@@ -125,8 +125,7 @@ class RoundLander:
         After a refusal because of the norm, all later payloads would be refused too, because values that do not count
         never become smaller.
         """
-        self.pipeline.dense.forget(flight.update)
-        self.pipeline.write(flight.update)
+        self.pipeline.discard(flight.update)
         self.launcher.waiting[flight.round.fragment] -= flight.samples
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:

@@ -64,6 +64,11 @@ class DGC:
         self.velocity[name] = velocity.masked_fill(sent != 0, 0.0)
         self.unsent[name] = x - sent
 
+    def forget(self, name: str) -> None:
+        """Discard the momentum and the unsent values: u ← 0, v ← 0."""
+        self.velocity.pop(name, None)
+        self.unsent.pop(name, None)
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow

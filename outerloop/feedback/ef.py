@@ -44,6 +44,10 @@ class ErrorFeedback:
         """Set the residual e ← x − x̂. `sent`: x̂."""
         self.residual.put(name, x - sent)
 
+    def forget(self, name: str) -> None:
+        """Discard the residual: e ← 0."""
+        self.residual.drop(name)
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow

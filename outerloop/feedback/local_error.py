@@ -65,6 +65,10 @@ class LocalError:
         """Store x − sent, the values that were not sent, until `begin` is called."""
         self.unsent[name] = x - sent
 
+    def forget(self, name: str) -> None:
+        """Discard the unsent values if `begin` has not been called since `keep` stored them."""
+        self.unsent.pop(name, None)
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return slow − β_n (x − x̂), computed in place in the stored x − x̂, to avoid an allocation."""
         if name not in self.unsent:

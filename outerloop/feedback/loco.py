@@ -55,6 +55,10 @@ class LoCo:
             error.add_(before, alpha=self.beta)
         self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
 
+    def forget(self, name: str) -> None:
+        """Discard the averaged error: e ← 0."""
+        self.error.drop(name)
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow

@@ -21,6 +21,9 @@ class NoFeedback:
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
         """Do nothing, because unsent values are discarded."""
 
+    def forget(self, name: str) -> None:
+        """Do nothing, because no value is kept."""
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return `slow` unchanged: the inner steps start from the slow weights."""
         return slow

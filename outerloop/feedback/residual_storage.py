@@ -41,6 +41,10 @@ class Float32:
         """Store zeros with the shape and device of `like` under this name."""
         self.stored[name] = torch.zeros_like(like)
 
+    def drop(self, name: str) -> None:
+        """Remove the tensor stored under this name, if there is one."""
+        self.stored.pop(name, None)
+
     def clear(self) -> None:
         """Remove all stored tensors."""
         self.stored = {}
@@ -81,6 +85,10 @@ class EightBit:
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
         self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
+
+    def drop(self, name: str) -> None:
+        """Remove the tensor stored under this name, if there is one."""
+        self.stored.pop(name, None)
 
     def clear(self) -> None:
         """Remove all stored tensors."""

@@ -21,6 +21,10 @@ class Feedback(Protocol):
         """Store x - sent. Called only when a round that includes this peer's payload lands."""
         ...
 
+    def forget(self, name: str) -> None:
+        """Discard the values kept under this name, so that `add` and `begin` return their tensors unchanged."""
+        ...
+
     def begin(self, name: str, slow: Tensor) -> Tensor:
         """Return the fast weights with which inner steps continue after `slow` (any shape) has been updated.
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from outerloop.feedback.dgc import DGC
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
+from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.residual_storage import EightBit
 from outerloop.types import UserError
 
@@ -62,6 +64,29 @@ def test_local_error_sends_what_error_feedback_would_for_equal_inner_steps():
         slow = slow - sent
         fast = in_weights.begin("w", slow)
     assert in_weights.begin("w", slow) is slow and in_weights.state_dict() == {"landed": {"w": 5}}
+
+
+@pytest.mark.parametrize(
+    "feedback",
+    [
+        NoFeedback(),
+        ErrorFeedback(beta=0.9),
+        ErrorFeedback(beta=0.9, bits=8),
+        LoCo(beta=0.8, reset_every=1024),
+        LocalError(beta=0.9),
+        DGC(momentum=0.9),
+    ],
+)
+def test_nothing_is_left_of_what_was_forgotten(feedback):
+    """Two rounds in which nothing of what was offered is sent; what is kept of another parameter stays."""
+    zeros = torch.zeros(4)
+    for name in ("w", "other", "w", "other"):
+        feedback.keep(name, feedback.add(name, torch.ones(4)), zeros)
+    other = feedback.add("other", zeros)
+    feedback.forget("w")
+    feedback.forget("w")
+    assert torch.equal(feedback.add("w", zeros), zeros) and torch.equal(feedback.begin("w", zeros), zeros)
+    assert torch.equal(feedback.add("other", zeros), other)
 
 
 def test_beta_of_local_error_grows_and_resumes():

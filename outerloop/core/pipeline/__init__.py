@@ -256,6 +256,13 @@ class RoundPipeline:
         squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)
         return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
+    def discard(self, names: Iterable[str]) -> None:
+        """Discard the fast weights' progress and the residual of these parameters: θ ← φ, e ← 0."""
+        slow = {name: self.slow[name] for name in names}
+        for name in slow:
+            self.dense.feedback.forget(name)
+        self.write(slow)
+
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
         """Write to the model the fast weights from which inner steps continue after an update of the slow weights.
 

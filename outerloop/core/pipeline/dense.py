@@ -126,15 +126,6 @@ class DensePipeline:
             self.method.update(slow, mean, own)
         return squares(mean)
 
-    def forget(self, like: Tensors) -> None:
-        """Clear what the feedback would add to the next message, as if all of it had been sent.
-
-        like: tensors with the names and shapes of the parameters concerned.
-        """
-        for name, tensor in like.items():
-            x = self.feedback.add(name, torch.zeros_like(tensor))
-            self.feedback.keep(name, x, x)
-
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
         """Return Σ x² of each tensor of a message, over the coefficients or values that are aggregated.
 
