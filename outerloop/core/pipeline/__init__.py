@@ -261,7 +261,7 @@ class RoundPipeline:
         slow = {name: self.slow[name] for name in names}
         for name in slow:
             self.dense.feedback.forget(name)
-        self.write(slow)
+        self.island.write(slow, merge_local=0.0)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
         """Write to the model the fast weights from which inner steps continue after an update of the slow weights.
