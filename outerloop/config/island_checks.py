@@ -99,6 +99,11 @@ def unsupported_settings(settings: DictConfig, ranks: int) -> list[tuple[bool, s
             f"inner.batch={ranks * -(-inner.batch // ranks)}",
         ),
         (
+            kind == "sharded" and settings.eager,
+            "with eager=true a round is always in flight, and the checkpoints of island=sharded do not contain it",
+            "eager=false schedule.delay=0, or island=gathered",
+        ),
+        (
             kind == "sharded" and settings.keep_payload_rounds > 0,
             "keep_payload_rounds does not support island=sharded, where each rank sends a payload of its shards",
             "keep_payload_rounds=0",

@@ -10,8 +10,9 @@ written as float32, because its quantization blocks depend on how it is sharded.
 
 Three things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
 the next round, and the norms of the last rounds. The progress of a round in flight is not lost: the next round contains
-it, as after a failed round. But all islands of a run must be saved after the same inner step, each in a separate
-folder, and must be loaded together.
+it, as after a failed round. But with eager updates, the slow weights already contain a part of it, so `save` refuses a
+round in flight. All islands of a run must be saved after the same inner step, each in a separate folder, and must be
+loaded together.
 """
 
 from __future__ import annotations
@@ -57,7 +58,15 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
         folder: a folder that all ranks of the island can access, used for this checkpoint only.
         optimizer: the inner optimizer, or None to save no optimizer.
         outer: the outer loop, which also provides the model.
+
+    Raises:
+        UserError: if a round is in flight and the run uses eager updates.
     """
+    if outer.in_flight and outer.loop.lander.eager:
+        raise UserError(
+            "with eager=true a round is always in flight, and a sharded checkpoint does not contain it: set eager=false"
+            " schedule.delay=0"
+        )
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}
     tree = parted(lasting, outer, shards)

@@ -5,6 +5,9 @@ at a landing:                                       ḡ + (Δ_now − Δ_then) /
 
 P is the number of peers, and ḡ the aggregate of a round. Δ_then is this peer's contribution to the round that lands,
 Δ_now its contribution to the next round.
+
+The slow weights of two peers always differ by their contributions to the round in flight, which its landing replaces
+with the mean. So every round must land: a failed round ends the run (loop.py).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ This order guarantees three properties:
                          only a landing that includes or refuses this peer's own payload does. The next Δ contains the
                          progress that the other rounds did not apply. With clip=none all of it arrives. With
                          clip=auto in a swarm, or clip=median, the norm of a payload is limited, usually to the median
-                         norm of the round (norm_screen.py), and what exceeds the limit is lost.
+                         norm of the round (norm_screen.py), and what exceeds the limit is lost. With eager updates
+                         (eager.py), a failed round ends the run instead.
     equal replicas       Replicas agree bit for bit: all peers sum the same bytes in the same order, and a 64-bit hash
                          of the slow weights in each header reveals a difference.
     no unsent updates    Over all rounds that include a peer, the sum of its Δ equals the sum of its decoded payloads
@@ -62,7 +63,7 @@ class RoundLoop:
         """Count one inner step with this many samples, then launch and land the rounds that are due.
 
         Returns the reports of the rounds that landed or failed. Raises ReplicasDiverged if replicas that must be equal
-        differ.
+        differ, or RoundFailed if a round failed and the run uses eager updates.
         """
         self.launcher.add_samples(samples)
         self.reports = []
@@ -121,6 +122,9 @@ class RoundLoop:
     def land(self, round: Round) -> None:
         """Wait for a round, then apply all of it, or nothing if it failed. Store the round's report.
 
+        Raises RoundFailed if it failed and the run uses eager updates: the slow weights already contain a part of this
+        peer's contribution, which only the mean of that round makes equal on all peers.
+
         If this raises QuorumLost, StateTransferRequired or ReplicasDiverged, the replica is unchanged. The round is
         then no longer in flight, because its landing would never be due again. As after a failed round, the next Δ
         contains its progress.
@@ -130,6 +134,11 @@ class RoundLoop:
             received = flight.receive(self.exchange, self.timeout_s)
             verified = self.island.compute(self.lander.verifier.verify_round, flight, received)
         except (RoundFailed, wire.InvalidMessage) as reason:
+            if self.lander.eager:
+                raise RoundFailed(
+                    f"round {round.number}: {reason}; with eager=true, replicas differ after a failed round: resume all"
+                    " peers from the last checkpoint"
+                ) from reason
             report = flight.report(self.lander.slow_hash, wait_s=time.perf_counter() - began_s, failed=str(reason))
         else:
             report = self.island.compute(self.lander.apply, flight, received, verified)

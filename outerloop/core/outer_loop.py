@@ -242,8 +242,8 @@ class OuterLoop:
         """Count one inner step with this many training samples, then launch and land the rounds that are due.
 
         Returns the reports of the rounds that landed or failed. If this peer was absent for too long, it loads the
-        other peers' state. Raises ReplicasDiverged if replicas that must be equal differ, or UserError if this peer has
-        left the run.
+        other peers' state. Raises ReplicasDiverged if replicas that must be equal differ, RoundFailed if a round failed
+        and the run uses eager updates, or UserError if this peer has left the run.
         """
         if self.closed:
             raise UserError(

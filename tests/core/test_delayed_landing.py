@@ -8,7 +8,9 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.schedule.every_h import EveryH
+from outerloop.types import RoundFailed
 from tests.support import toy
+from tests.support.failing_exchange import Failing
 
 
 def test_a_lone_trainer_loses_no_step_to_a_delayed_landing():
@@ -42,3 +44,22 @@ def test_a_delayed_round_survives_a_restart(merge_local):
 
     _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
     assert len(half[0][1]["in_flight"]) == 1
+
+
+def test_a_failed_round_ends_a_run_with_eager_updates():
+    """Each replica has taken its own part of the round, which only the mean could have made equal on both."""
+
+    def work(exchange):
+        late = {"schedule": EveryH(sync_every=2, delay=2), "eager": True}
+        net = toy.model()
+        loop = toy.outer(net, Failing(exchange, {1}), **late)
+        inner, reports = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for step in range(5):
+            toy.inner_step(net, inner, exchange.rank, step)
+            reports += loop.after_inner_step(1)
+        assert [report.failed for report in reports] == [""]
+        toy.inner_step(net, inner, exchange.rank, 5)
+        with pytest.raises(RoundFailed, match=r"round 1: told so; .* resume all peers from the last checkpoint"):
+            loop.after_inner_step(1)
+
+    toy.run_workers(2, work)

@@ -148,6 +148,18 @@ def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):
     assert not any(one.failed for one in landed)
 
 
+def test_a_round_under_way_with_eager_updates_is_not_left_out(tmp_path, monkeypatch):
+    """Before the first round there is nothing to lose; from then on, a round is always under way."""
+    eager = ["eager=true", "schedule.sync_every=2", "schedule.delay=2"]
+    monkeypatch.setitem(RUNS, "eager", (EVEN, "diloco", eager))
+    net, optimizer, outer = begun("eager", None)
+    go_on(net, optimizer, outer, [0, 1], range(1))
+    distributed_checkpoint.save(tmp_path / "first", optimizer, outer)
+    go_on(net, optimizer, outer, [0, 1], range(1, 3))
+    with pytest.raises(UserError, match=r"does not contain it: set eager=false schedule\.delay=0"):
+        distributed_checkpoint.save(tmp_path / "second", optimizer, outer)
+
+
 def test_an_error_of_8_bits_goes_through_float32_and_back():
     """In the same blocks it is what it was; in others it is off by half of a new step at most."""
     torch.manual_seed(0)

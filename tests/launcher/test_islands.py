@@ -309,6 +309,10 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         (["island=sharded", "schedule.early=true", "schedule.delay=2"], "set schedule.early=false"),
         (["island=sharded", "inner.batch=6"], "cannot be split evenly over the 4 ranks of .*: set inner.batch=8"),
         (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
+        (
+            ["island=sharded", "eager=true", "schedule.delay=15"],
+            "set eager=false schedule.delay=0, or island=gathered",
+        ),
     ],
 )
 def test_unsupported_settings_of_islands_are_refused_in_one_line(options, said):
