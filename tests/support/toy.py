@@ -15,7 +15,6 @@ from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import Stopped
 from tests.support.tensors import same_tensors
 
 AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
@@ -113,7 +112,7 @@ def run_workers(size: int, work: Callable[[InProcess], object], make: Callable[.
         try:
             exchange.join()
             results[rank] = work(exchange)
-        except (Exception, Stopped) as error:
+        except BaseException as error:  # includes the failures of pytest, and Stopped
             errors.append(error)
             hub.stop("a worker failed")
         finally:
