@@ -96,6 +96,7 @@ class OuterOptimizer(Differences):
         super().__init__(reads)
         self.make, self.clip_norm = optimizer, clip_norm
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
+        self.scheduled = lr_factor is not None or momentum_factor is not None
         probe = self.probe()
         self.momentum = float(probe.defaults.get("momentum", 0.0))
         self.check_ranges(float(probe.defaults.get("lr", 1.0)))

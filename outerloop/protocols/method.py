@@ -8,7 +8,10 @@ from outerloop.types import Tensors
 
 
 class OuterMethod(Protocol):
-    """AXIS method: applies the mean of the contributions to the slow weights."""
+    """AXIS method: applies the mean of the contributions to the slow weights.
+
+    Optional attribute: `scheduled`, True if the learning rate or momentum depends on the number of earlier updates.
+    """
 
     shared: bool
     """True if equal contributions keep the slow weights of all peers equal, bit for bit."""

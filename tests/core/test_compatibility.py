@@ -125,6 +125,24 @@ def test_eager_updates_need_steps_that_add_up(method):
         toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), method=fits, **EAGER)
 
 
+def damped(params):
+    return torch.optim.SGD(params, lr=0.7, momentum=0.9, dampening=0.5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: toy.sgd(lr_factor=lambda round: 1 - 1e-9 * round),
+        lambda: toy.sgd(0.7, 0.9, momentum_factor=lambda round: 0.5 if round > 99 else 1.0),
+        lambda: OuterOptimizer(optimizer=damped),
+    ],
+    ids=["lr", "momentum", "dampening"],
+)
+def test_eager_updates_need_the_same_step_in_every_round(make):
+    said = refused(method=make(), **EAGER)
+    assert "set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0, or eager=false" in said
+
+
 @pytest.mark.parametrize(
     "codec", [Uniform(bits=4, chunk=256), PowerSgd(rank=4, small=Identity())], ids=["int4", "rank 4"]
 )

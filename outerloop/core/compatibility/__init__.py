@@ -20,6 +20,7 @@ from outerloop.core.compatibility.trials import (
     recalled,
     redraws,
     sparse,
+    steady,
 )
 from outerloop.protocols import (
     AdaptiveSchedule,
@@ -221,6 +222,13 @@ def of_eager(
         yield (
             "eager updates make peers differ until the mean has landed, and only additive outer steps (SGD with or"
             " without momentum, without clipping) make them equal again: set method=diloco method.clip_norm=null,"
+            " or eager=false schedule.delay=0"
+        )
+    if getattr(method, "scheduled", False) or not steady(method):
+        yield (
+            "each landing takes back the eager update of the previous round, so equal means must move the slow weights"
+            " equally in all rounds, but this method schedules its learning rate or momentum, or dampens all but the"
+            " first update: set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0,"
             " or eager=false schedule.delay=0"
         )
 

@@ -71,11 +71,18 @@ def adds_up(method: OuterMethod) -> bool:
     return torch.allclose(step + other, both, rtol=1e-4, atol=float(1e-4 * both.norm() / both.numel() ** 0.5))
 
 
-def moved(method: OuterMethod, mean: Tensor) -> Tensor:
-    """Return the slow weights after one update by `mean`, starting from zeros. Updates only a copy of the method."""
-    trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(mean)}
+def steady(method: OuterMethod) -> bool:
+    """Return whether an outer step is the same in the first two rounds, given the same mean and no earlier progress."""
+    x = probe()[0]
+    return torch.equal(moved(method, torch.zeros_like(x), x), moved(method, x))
+
+
+def moved(method: OuterMethod, *means: Tensor) -> Tensor:
+    """Return the slow weights after one update by each mean, starting from zeros. Updates only a copy of the method."""
+    trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(means[0])}
     trial.init(slow)
-    trial.update(slow, {"trial": mean}, {})
+    for mean in means:
+        trial.update(slow, {"trial": mean}, {})
     return slow["trial"]
 
 
