@@ -2,8 +2,9 @@
 
     sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
-The time in a collective includes waiting for late processes, so `transfer_s` includes it too. If a process is lost, the
-current round and all later rounds fail. The run ends, keeps its checkpoints, and must be restarted.
+The time in a collective includes waiting for late processes, so `transfer_s` includes it too. If a process is lost or
+too late, the current round fails on every process that is still waiting. All later rounds of such a process fail too,
+because another process may have landed the failed round. The run ends, keeps its checkpoints, and must be restarted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -55,6 +56,7 @@ class Distributed:
         self.peer = name_of(self.rank)
         self.bytes_sent = self.bytes_received = 0
         self.transfer_s = 0.0
+        self.failure = ""
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
 
     def join(self, first: Round = FIRST) -> None:
@@ -68,7 +70,17 @@ class Distributed:
         """Submit the message to the network thread, which runs rounds one at a time."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
-        return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
+        return PendingRound(self, self.submit(self.carry, blob, partners), round)
+
+    def submit(self, work: Callable[..., Returned], *args: Any) -> Future[Returned]:
+        """Call `work` in the network thread, unless an earlier exchange has failed by then."""
+
+        def call() -> Returned:
+            if self.failure:
+                raise RoundFailed(self.failure)
+            return work(*args)
+
+        return self.network.submit(call)
 
     def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
         """Exchange the messages of a round by `swap`, and add the duration to `transfer_s`."""
@@ -94,7 +106,7 @@ class Distributed:
 
     def all_gather(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Gather one message from each process outside of rounds. The bytes do not count as training traffic."""
-        return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
+        return PendingRound(self, self.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: StateHandoff, state: Callable[[], bytes]) -> bytes:
         """Broadcast the first giver's state. Return it if this process is a taker, otherwise empty bytes.
@@ -104,16 +116,22 @@ class Distributed:
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
-        content = self.ended(self.network.submit(RankGroup(self.group).broadcast, own))
+        content = self.ended(self.submit(RankGroup(self.group).broadcast, own))
         return content if self.peer in way.takers else b""
 
     def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:
-        """Wait for a collective and return its result. Raises RoundFailed if a process is lost or late."""
+        """Wait for a collective and return its result.
+
+        Raises RoundFailed if a process is lost or late. Every later call then raises RoundFailed too.
+        """
+        if self.failure:
+            raise RoundFailed(self.failure)
         try:
             return work.result(timeout_s)
         except (RuntimeError, TimeoutError, CancelledError) as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise RoundFailed(f"an exchange between {self.size} processes failed: {reason[0]}") from error
+            [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
+            self.failure = f"an exchange between {self.size} processes failed: {reason}: resume the run on all of them"
+            raise RoundFailed(self.failure) from error
 
     def close(self) -> None:
         """Wait until the pending collectives have finished; then this process may leave."""
@@ -143,8 +161,8 @@ class PendingRound:
         return contributions
 
     def arrived(self) -> bool:
-        """Return whether the collective has finished."""
-        return self.future.done()
+        """Return whether `wait` would not block, because the collective has finished or an exchange has failed."""
+        return bool(self.exchange.failure) or self.future.done()
 
     def result(self, timeout_s: float) -> list[Contribution]:
         """Return the messages as `wait` does, without counting received bytes."""

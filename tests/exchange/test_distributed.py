@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 from torch import distributed as dist
@@ -94,6 +95,32 @@ def test_a_lost_process_fails_the_round(tmp_path):
         for process in (dead, survivor):
             process.join()
     assert (dead.exitcode, survivor.exitcode) == (-signal.SIGKILL, 0)
+
+
+def late(rank):
+    """One process is late for a round: the round of the other one fails, and so do its later rounds."""
+    exchange = outerloop.Distributed(timeout_s=20.0)
+    exchange.all_gather(b"", 0, 20.0)
+    if rank == 1:
+        time.sleep(1.0)
+        assert len(exchange.start(b"late", Round(0)).wait(20.0)) == 2
+        with pytest.raises(RoundFailed, match="between 2 processes failed"):
+            exchange.start(b"alone", Round(1)).wait(20.0)
+        exchange.abort()
+        return
+    first, second = exchange.start(b"in time", Round(0)), exchange.start(b"no longer sent", Round(1))
+    with pytest.raises(RoundFailed, match=r"failed: TimeoutError: resume the run on all of them"):
+        first.wait(0.1)
+    first.future.result(20.0)
+    for pending in (first, second, exchange.start(b"nor this", Round(2))):
+        assert pending.arrived()
+        with pytest.raises(RoundFailed, match="resume the run on all of them"):
+            pending.wait(20.0)
+    exchange.abort()
+
+
+def test_after_a_round_that_came_too_late_all_later_rounds_fail(tmp_path):
+    together(2, late, tmp_path)
 
 
 def test_without_a_process_group_it_says_what_to_do():
