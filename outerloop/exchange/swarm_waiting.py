@@ -47,7 +47,9 @@ class PatientPending(SwarmPending):
                 try:
                     return self.future.result(min(pause_s, until_s - time.monotonic()))
                 except TimeoutError:
-                    reason = self._waits_for()
+                    if self.future.done():
+                        return self.future.result()
+                reason = self._waits_for()
                 if time.monotonic() >= until_s:
                     raise QuorumLost(f"no round was decided for {timeout_s:g} s; {reason}")
                 self._on_status(f"waiting: {reason}")
