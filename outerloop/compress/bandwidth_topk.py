@@ -116,5 +116,6 @@ class Auto(BySize):
         return {"step": self.chosen.step, "seconds_per_k": self.seconds_per_k}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`."""
-        self.chosen.step, self.seconds_per_k = state["step"], state["seconds_per_k"]
+        """Load a state returned by `state_dict`, or an empty one, which leaves the setting as it is."""
+        if state:
+            self.chosen.step, self.seconds_per_k = state["step"], state["seconds_per_k"]

@@ -8,11 +8,11 @@
 Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
 written as float32, because its quantization blocks depend on how it is sharded. It is quantized again after loading.
 
-Three things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
-the next round, and the norms of the last rounds. The progress of a round in flight is not lost: the next round contains
-it, as after a failed round. But with eager updates, the slow weights already contain a part of it, so `save` refuses a
-round in flight. All islands of a run must be saved after the same inner step, each in a separate folder, and must be
-loaded together.
+Four things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
+the next round, the norms of the last rounds, and what a compressor learned from its own messages. The progress of a
+round in flight is not lost: the next round contains it, as after a failed round. But with eager updates, the slow
+weights already contain a part of it, so `save` refuses a round in flight. All islands of a run must be saved after the
+same inner step, each in a separate folder, and must be loaded together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from outerloop.state.dcp_files import Planner, Reader, Writer
 from outerloop.state.dcp_index import parse_dtype
 from outerloop.types import Tensors, UserError, printable
 
-OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
+OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "choosing": {}, "in_flight": []}
 """Parts of the outer state that are not saved, with the empty values that are loaded in their place."""
 SHARD = "shard of"
 """Key in the placeholder that replaces a sharded tensor in the saved state.

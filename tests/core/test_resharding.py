@@ -160,6 +160,20 @@ def test_a_round_under_way_with_eager_updates_is_not_left_out(tmp_path, monkeypa
         distributed_checkpoint.save(tmp_path / "second", optimizer, outer)
 
 
+@pytest.mark.parametrize("compress", ["powersgd_warm", "auto"])
+def test_what_a_compressor_learned_of_its_own_shards_is_not_written(compress, tmp_path, monkeypatch):
+    """Each rank has learned something else, and a checkpoint would bring all of them what one has learned."""
+    monkeypatch.setitem(RUNS, "learned", (EVEN, "diloco", [f"compress={compress}", "feedback=ef"]))
+    net, optimizer, outer = begun("learned", None)
+    unlearned = outer.evolved()["choosing"]
+    go_on(net, optimizer, outer, [0, 1], range(4))
+    assert outer.evolved()["choosing"] != unlearned
+    distributed_checkpoint.save(tmp_path / "learned", optimizer, outer)
+    _, optimizer, again = begun("learned", None)
+    distributed_checkpoint.load(tmp_path / "learned", optimizer, again)
+    assert again.evolved()["choosing"] == unlearned
+
+
 def test_an_error_of_8_bits_goes_through_float32_and_back():
     """In the same blocks it is what it was; in others it is off by half of a new step at most."""
     torch.manual_seed(0)
