@@ -73,7 +73,7 @@ class Distributed:
         return PendingRound(self, self.submit(self.carry, blob, partners), round)
 
     def submit(self, work: Callable[..., Returned], *args: Any) -> Future[Returned]:
-        """Call `work` in the network thread, unless an earlier exchange has failed by then."""
+        """Call `work` in the network thread, or raise RoundFailed there if an earlier exchange has failed."""
 
         def call() -> Returned:
             if self.failure:
