@@ -63,10 +63,17 @@ class MuonWithAdamW(Optimizer):
         super().__init__([p for _, p in params], {"lr": lr})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step with both optimizers."""
+    def step(self, closure: Any = None) -> Any:
+        """Take one step with both optimizers.
+
+        `closure`: computes the gradients and returns the loss, as in every torch optimizer. Returns that loss, or None
+        without a closure.
+        """
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
         for part in self.parts:
             part.step()
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of both optimizers."""

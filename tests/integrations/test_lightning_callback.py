@@ -31,6 +31,11 @@ class Regression(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
+class WithMuon(Regression):
+    def configure_optimizers(self):
+        return outerloop.recipe_optimizer("muloco", self)
+
+
 class Broken(Regression):
     def training_step(self, batch, index):
         raise RuntimeError("out of something")
@@ -70,6 +75,19 @@ def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts
         rows = [row for row in csv.DictReader(file) if row["outer/delta_norm"]]
     assert [row["step"] for row in rows] == ["4", "8"]
     assert all(row[chart] != "" for row in rows for chart in CHARTS.values())
+
+
+def test_the_optimizer_of_a_recipe_trains_and_resumes(tmp_path, caplog):
+    """Lightning computes the gradients in a closure, which it passes to the optimizer's step."""
+    options = ("muloco", "schedule.sync_every=3")
+    saves = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    whole, resumed = (outerloop.LightningCallback(*options, exchange=toy.alone()) for _ in range(2))
+    module, _ = fit(tmp_path / "a", whole, saves, module=WithMuon)
+    again, _ = fit(
+        tmp_path / "b", resumed, module=WithMuon, ckpt_path=tmp_path / "step=4.ckpt", enable_checkpointing=False
+    )
+    assert "expects the inner optimizer" not in caplog.text
+    assert resumed.outer.inner_step == 9 and toy.same_weights(module, again)
 
 
 def test_a_checkpoint_holds_the_outer_loop(tmp_path):
