@@ -22,9 +22,9 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
-from outerloop.exchange_protocols import metered
 from outerloop.inner.attach import Attached
 from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
+from outerloop.integrations.run_traffic import RunTraffic
 from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
 from outerloop.types import UserError
@@ -63,6 +63,7 @@ class HFCallback(TrainerCallback):
         self.abort()
         saved = saved_outer_state(args, state) if state.global_step else None
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None)
+        self.traffic = RunTraffic(self.outer.exchange, saved)
         self.saved_step = -1
         samples = processes * args.train_batch_size * args.gradient_accumulation_steps
         try:
@@ -75,7 +76,7 @@ class HFCallback(TrainerCallback):
         """Log the rounds that were applied after this step, and save the outer loop if a checkpoint follows."""
         due = control.should_log  # trainer.log may reset should_log before this step's loss is logged
         for report in self.rounds:
-            charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
+            charts = report.charts(bytes_sent=self.traffic.bytes_sent)
             if self.trainer is not None:
                 self.trainer.log(charts)
             else:
@@ -106,7 +107,7 @@ class HFCallback(TrainerCallback):
         if state.is_world_process_zero and self.saved_step != state.global_step:
             file = outer_state_file(args, state)
             file.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict()))
+            checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict() | self.traffic.state_dict()))
         self.saved_step = state.global_step
 
     def on_train_end(

@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
-from outerloop.exchange_protocols import metered
 from outerloop.inner.attach import Attached
 from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
+from outerloop.integrations.run_traffic import RunTraffic
 
 
 class LightningCallback(Callback):
@@ -44,16 +44,17 @@ class LightningCallback(Callback):
         Raises UserError if the Trainer shards the module, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
-        self.outer, self.restored = self.make(model, self.restored, None), None  # a later `fit` starts from scratch
+        self.outer = self.make(model, self.restored, None)
+        self.traffic = RunTraffic(self.outer.exchange, self.restored)
+        self.restored = None  # a later `fit` starts from scratch
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the rounds that were applied after this batch's step."""
-        assert self.outer is not None
         for report in self.rounds:
-            charts = report.charts(bytes_sent=metered(self.outer.exchange).bytes_sent)
+            charts = report.charts(bytes_sent=self.traffic.bytes_sent)
             for logger in trainer.loggers:
                 logger.log_metrics(charts, step=trainer.global_step)
         self.rounds.clear()
@@ -70,8 +71,8 @@ class LightningCallback(Callback):
             self.outer.abort()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the outer loop for a checkpoint, or an empty dictionary before training starts."""
-        return self.outer.state_dict() if self.outer is not None else {}
+        """Return the state of the outer loop, and the bytes sent, for a checkpoint; empty before training starts."""
+        return self.outer.state_dict() | self.traffic.state_dict() if self.outer is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Store the state `state_dict`. The outer loop resumes from it when training starts."""

@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 import outerloop
 from outerloop.config import run_directory
 from outerloop.core.round import CHARTS
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 from tests.support import toy
 
@@ -90,6 +91,21 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
         trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
 
 
+@pytest.mark.parametrize(("keeps", "total"), [(True, 520), (False, 20)])
+def test_the_bytes_of_a_resumed_run_include_those_sent_before(keeps, total, tmp_path):
+    """Checkpoints of earlier versions do not contain the bytes."""
+    options = {"exchange": toy.alone(500), "save_strategy": "steps", "save_steps": 4}
+    trainer_of(tmp_path, "schedule.sync_every=3", **options).train()
+    saved = checkpoint.read(file := tmp_path / "checkpoint-4/outerloop.pt")
+    if not keeps:
+        del saved["bytes_sent"]
+    torch.save(saved, file)
+    resumed = trainer_of(tmp_path, "schedule.sync_every=3", exchange=toy.alone(20))
+    resumed.train(resume_from_checkpoint=str(file.parent))
+    rounds = [row for row in resumed.state.log_history if "outer/bytes_sent" in row and row["step"] > 4]
+    assert [row["outer/bytes_sent"] for row in rounds] == [total, total]
+
+
 class IsKilled(TrainerCallback):
     """Raises an error when the Trainer has written this checkpoint and deleted the older ones."""
 
@@ -110,8 +126,8 @@ def test_the_only_checkpoint_holds_the_outer_loop_whenever_the_process_is_killed
     trainer.add_callback(outerloop.HFCallback("diloco", "schedule.sync_every=3", exchange=toy.alone()))
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    (checkpoint,) = tmp_path.glob("checkpoint-*")
-    assert checkpoint.name == f"checkpoint-{step}" and (checkpoint / "outerloop.pt").exists()
+    (folder,) = tmp_path.glob("checkpoint-*")
+    assert folder.name == f"checkpoint-{step}" and (folder / "outerloop.pt").exists()
 
 
 def test_two_peers_on_different_data_hold_one_model(tmp_path):

@@ -65,14 +65,19 @@ def fit(folder, *callbacks, module=Regression, ckpt_path=None, **arguments):
     return trained, trainer
 
 
+def round_rows(trainer):
+    """The logged rounds of a fit, as text by chart name."""
+    with Path(trainer.logger.experiment.metrics_file_path).open() as file:
+        return [row for row in csv.DictReader(file) if row["outer/delta_norm"]]
+
+
 def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
     callback = callback_of(*toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", samples=6)
     plain, _ = fit(tmp_path / "a", accumulate_grad_batches=3)
     module, trainer = fit(tmp_path / "b", callback, accumulate_grad_batches=3)
     assert toy.same_weights(plain, module)
     assert callback.outer.inner_step == trainer.global_step == 9 and callback.outer.samples == 6
-    with Path(trainer.logger.experiment.metrics_file_path).open() as file:
-        rows = [row for row in csv.DictReader(file) if row["outer/delta_norm"]]
+    rows = round_rows(trainer)
     assert [row["step"] for row in rows] == ["4", "8"]
     assert all(row[chart] != "" for row in rows for chart in CHARTS.values())
 
@@ -98,6 +103,22 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
     again, _ = fit(tmp_path / "b", resumed, ckpt_path=tmp_path / "step=4.ckpt", enable_checkpointing=False)
     assert resumed.outer.inner_step == 9 and resumed.outer.slow_hash == whole.outer.slow_hash
     assert toy.same_weights(module, again)
+
+
+@pytest.mark.parametrize(("keeps", "total"), [(True, 520), (False, 20)])
+def test_the_bytes_of_a_resumed_run_include_those_sent_before(keeps, total, tmp_path):
+    """Checkpoints of earlier versions do not contain the bytes."""
+    saves = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    first, resumed = (
+        outerloop.LightningCallback("diloco", "schedule.sync_every=3", exchange=toy.alone(sent)) for sent in (500, 20)
+    )
+    fit(tmp_path / "a", first, saves)
+    saved = torch.load(file := tmp_path / "step=4.ckpt", weights_only=True)
+    if not keeps:
+        del saved["callbacks"]["LightningCallback"]["bytes_sent"]
+    torch.save(saved, file)
+    _, trainer = fit(tmp_path / "b", resumed, ckpt_path=file, enable_checkpointing=False)
+    assert [float(row["outer/bytes_sent"]) for row in round_rows(trainer)] == [total, total]
 
 
 def test_an_error_leaves_the_run_at_once(tmp_path):
