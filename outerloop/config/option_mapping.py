@@ -32,6 +32,11 @@ REASONS = {
     "island": "the model itself determines its island: wrap it in DistributedDataParallel or fully_shard",
 }
 """Top-level option of `outerloop train` -> why it does not apply to a user's own training loop."""
+STEP_REASONS = {
+    f"inner.{name}": "your program's training loop takes the inner steps, with its own batches"
+    for name in ("batch", "micro_batch", "seq_len", "accumulate", "precision", "compile", "device")
+}
+"""Option of `inner` -> why it does not apply to a user's own training loop, even if other options of `inner` do."""
 
 
 def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
@@ -92,8 +97,11 @@ def applicable_options(settings: DictConfig, *, has_exchange: bool) -> set[str]:
 def refuse_inapplicable(overrides: Sequence[str], applicable: Collection[str], what: str) -> None:
     """Raise UserError, with the reason, if an override sets an option that is not applicable.
 
-    `applicable`: options and groups. `what`: what is being configured, for the error message: "an inner optimizer".
+    Args:
+        applicable: options and groups. The options in STEP_REASONS are refused even if `inner` is applicable.
+        what: what is being configured, for the error message: "an inner optimizer".
     """
+    refuse_options(overrides, STEP_REASONS, what)
     for override in load.parse_overrides(overrides):
         first = override.key_or_group.split(".")[0]
         if first not in applicable and not added_options.is_about_hydra(override):

@@ -10,10 +10,16 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop.config import build, load
-from outerloop.config.option_mapping import refuse_inapplicable, to_overrides
+from outerloop.config.option_mapping import refuse_inapplicable, refuse_options, to_overrides
 from outerloop.replica.island import trainable_parameters
 from outerloop.replica.sharding import unwrap
 from outerloop.types import UserError
+
+REASONS = {
+    f"inner.{name}": "your program's training loop warms up and decays the learning rate, and clips gradients"
+    for name in ("warmup_steps", "lr_schedule", "lr_floor", "clip_norm")
+}
+"""Option of `inner` -> why it does not apply to an inner optimizer without outerloop's own inner trainer."""
 
 
 def recipe_optimizer(
@@ -31,11 +37,13 @@ def recipe_optimizer(
         options: options as a mapping: {"inner.lr": 1e-3}.
 
     Raises:
-        UserError: if an option is invalid, or if the recipe takes no inner steps and exchanges gradients instead.
+        UserError: if an option is invalid or does not apply, or if the recipe takes no inner steps and exchanges
+            gradients instead.
     """
     typed = [*overrides, *to_overrides(options)]
     settings = load.load([f"recipe={recipe}", *typed])
     refuse_inapplicable(typed, {"inner"}, "an inner optimizer")
+    refuse_options(typed, REASONS, "an inner optimizer")
     if load.inner_optimizer(settings) is None:
         raise UserError(
             f"recipe={recipe} takes no inner steps, so it needs no inner optimizer:"

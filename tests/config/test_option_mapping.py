@@ -128,6 +128,25 @@ def test_the_optimizer_of_a_recipe_and_a_warning_without_it(caplog):
         outerloop.recipe_optimizer("ddp", model)
 
 
+@pytest.mark.parametrize("recipe", ["diloco", "muloco"])
+def test_the_optimizer_of_a_recipe_takes_the_options_of_inner_that_it_reads_and_refuses_all_others(recipe):
+    inner = load.load([f"recipe={recipe}"]).inner
+    read = list(OmegaConf.to_container(inner.optimizer, resolve=False).values())
+    for name in inner.keys() - {"optimizer"}:
+        option = {f"inner.{name}": inner[name]}
+        if f"${{inner.{name}}}" in read:
+            outerloop.recipe_optimizer(recipe, toy.model(), options=option)
+        else:
+            with pytest.raises(outerloop.UserError, match=rf"inner\.{name} does not apply to an inner optimizer: your"):
+                outerloop.recipe_optimizer(recipe, toy.model(), options=option)
+
+
+def test_a_method_that_exchanges_gradients_takes_its_learning_rate_from_inner_but_no_batches():
+    outerloop.from_recipe("ddp", toy.model(), "inner.lr=0.5", "inner.clip_norm=2.0", exchange=toy.alone())
+    with pytest.raises(outerloop.UserError, match=r"inner\.batch does not apply to your own training loop: your"):
+        outerloop.from_recipe("ddp", toy.model(), "inner.batch=3", exchange=toy.alone())
+
+
 def over_mesh(rank):
     """The weights of this process after a round along one dimension of a mesh, whose other dimension is DDP."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
