@@ -125,8 +125,9 @@ def from_recipe(
     """
     check_arguments(recipe, model, overrides, exchange)
     addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
-    short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses}
-    typed = [*overrides, *to_overrides(options), *to_overrides({key: x for key, x in short.items() if x})]
+    short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses or None}
+    given = {key: value for key, value in short.items() if value is not None}
+    typed = [*overrides, *to_overrides(options), *to_overrides(given)]
     if mesh is not None and exchange is not None:
         raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
     group = None if mesh is None else mesh_group(mesh, dim)

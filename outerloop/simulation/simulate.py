@@ -126,7 +126,7 @@ def simulate(
     typed = [
         *overrides,
         *to_overrides(options),
-        *to_overrides({"schedule.sync_every": sync_every} if sync_every else {}),
+        *to_overrides({} if sync_every is None else {"schedule.sync_every": sync_every}),
     ]
     refuse_options(typed, REASONS, "a simulation")
     settings = simulation_settings(to_overrides(own), typed)

@@ -83,6 +83,12 @@ def test_one_address_is_a_list_of_one(addresses, monkeypatch):
         (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),
         (("diloco", toy.model()), {"exchange": outerloop.Distributed}, "exchange=Distributed is not an exchange"),
         (("diloco", toy.model()), {"peers": 4, "exchange": toy.alone()}, "the exchange is passed as an object"),
+        (("diloco", toy.model()), {"peers": 0}, r"exchange\.peers=0 must be greater than or equal to 1"),
+        (
+            ("diloco", toy.model()),
+            {"sync_every": 0, "exchange": toy.alone()},
+            r"schedule\.sync_every=0 must be at least 1",
+        ),
         (
             ("diloco", toy.model()),
             {"sync_every": 0.5},
