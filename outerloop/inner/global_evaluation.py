@@ -21,6 +21,8 @@ from outerloop.types import Tensors
 class GlobalEvaluation:
     """Evaluates the global model, and emits eval events.
 
+    `last_round` is the round number of the last evaluation in this process, or -1 before the first.
+
     Args:
         settings: settings of the worker.
         trainer: the inner trainer of the worker.
@@ -46,6 +48,7 @@ class GlobalEvaluation:
     ) -> None:
         self.settings, self.trainer, self.outer, self.exchange = settings, trainer, outer, exchange
         self.lanes, self.validation, self.emit, self.emit_once = lanes, validation, emit, emit_once
+        self.last_round = -1
 
     def evaluate(self, *, round_number: int) -> None:
         """Evaluate the global model on the worker's share of the validation set, and emit the total loss in nats.
@@ -79,4 +82,5 @@ class GlobalEvaluation:
         """Evaluate `weights` on the worker's share of the validation set, and emit an eval event."""
         nats = self.trainer.evaluate(self.validation, weights, batch=self.settings.eval_batch)
         tokens = self.validation[:, 1:].numel() * self.trainer.ranks.size
+        self.last_round = round_number
         self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)

@@ -111,6 +111,7 @@ class Worker:
             self.emit_downloaded_state(report.rounds)
             self.save_when_due()
         self.finish()
+        self.evaluate_downloaded_model()
         self.emit_contributors()
         slow_hash = f"{self.outer.slow_hash:016x}"
         self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
@@ -238,6 +239,14 @@ class Worker:
         for line in ending.odd:
             self.emit_once(line)
         self.divergence = ending.divergence
+
+    def evaluate_downloaded_model(self) -> None:
+        """Evaluate the final model if this worker downloaded it instead of landing the last round.
+
+        If this worker resumed after the last round, its model was evaluated before the checkpoint was saved.
+        """
+        if self.evaluation.last_round < self.settings.rounds and self.step != self.settings.resume_step:
+            self.evaluation.evaluate(round_number=self.settings.rounds)
 
     def raise_if_diverged(self) -> None:
         """Raise ReplicasDiverged if no final model had a majority. Call this after exporting the model."""

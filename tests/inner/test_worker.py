@@ -5,13 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from outerloop.exchange.inprocess import InProcess
 from outerloop.inner import global_evaluation
 from outerloop.inner import worker as worker_module
 from outerloop.inner.trainer import StepReport
 from outerloop.launcher.run_worker import run_once
 from outerloop.launcher.validation_merge import ValidationMerge
-from outerloop.types import ReplicasDiverged, Round, RoundFailed, StateTransferRequired, UserError
+from outerloop.types import ReplicasDiverged, RoundFailed, UserError
 from tests.support import toy
 from tests.support.toy_workers import PLAN, outcomes, report, worker_of
 
@@ -127,66 +126,6 @@ def test_only_the_last_of_rounds_that_land_together_is_evaluated_and_saved():
         assert [event["event"] for event in events] == ["round", "round", "round", "eval 3", "saved"]
 
     toy.run_workers(1, work)
-
-
-def test_a_late_joiner_is_not_asked_for_its_first_step():
-    class Late(toy.Around):
-        info = replace(InProcess.info, replicated=True)
-        late_joiner = True
-        alive = 1
-
-        def decided(self, round):
-            return False
-
-    def work(exchange):
-        worker = worker_of(Late(exchange))
-        worker.settings = replace(PLAN, rounds=0)
-        worker.evaluation.evaluate = lambda round_number: None
-        worker.run()
-        there = worker_of(exchange)
-        there.agree_on_start()
-        assert worker.trainer.outer.all_gathers == there.trainer.outer.all_gathers + 1, "it has met at the end"
-
-    toy.run_workers(1, work)
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_the_commit_of_a_downloaded_state_is_recorded(late):
-    """At the start of a late joiner, and in the middle of a run; commits of landed rounds are in their own rows."""
-
-    class Behind(toy.Around):
-        info = replace(InProcess.info, replicated=True)
-        late_joiner, shares_rank, alive = late, False, 1
-        first_commit = landed_commit = b""
-        content = b""
-
-        def decided(self, round):
-            raise StateTransferRequired(self.recover)
-
-        def recover(self, max_bytes):
-            self.landed_commit = b"\xab" * 32
-            return Round(0), self.content
-
-        def landed(self, round, state):
-            pass
-
-    def work(exchange):
-        behind = Behind(exchange)
-        behind.content = worker_of(exchange).trainer.outer.shared_state.serialize()
-        worker = worker_of(behind, events := [])
-        worker.settings = replace(PLAN, rounds=1)
-        worker.trainer.step = lambda: StepReport(
-            loss=1.0, tokens=1, lr=None, rounds=worker.outer.after_inner_step(1), compute_s=0.1, outer_s=0.0
-        )
-        worker.agree_on_start = worker.finish = worker.save_when_due = lambda: None
-        worker.evaluation.evaluate = lambda round_number: None
-        worker.run()
-        behind.landed_commit = b"\xcd" * 32
-        worker.emit_downloaded_state([replace(report(1, failed=""), commit="cd" * 32)])
-        worker.emit_downloaded_state()
-        return [event["commit"] for event in events if event["event"] == "state"]
-
-    assert toy.run_workers(1, work) == [["ab" * 32]]
 
 
 def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(monkeypatch):

@@ -127,6 +127,7 @@ def test_a_finished_run_without_its_model_exports_it_again(tmp_path):
     again = run(path, "rounds=1", "schedule.sync_every=1")
     assert again["slow_hash"] == summary["slow_hash"] and again["val_loss"] == summary["val_loss"]
     assert (path / "hf/model.safetensors").read_bytes() == model
+    assert (path / "metrics.jsonl").read_text().count('"validation"') == 2, "it is not evaluated again"
     (path / "hf").rename(path / ".hf.old-0123abcd")
     (path / ".hf.partial-0123abcd").mkdir()
     assert run(path, "rounds=1", "schedule.sync_every=1") == again and not list(path.glob(".hf.*"))

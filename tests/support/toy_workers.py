@@ -21,13 +21,15 @@ PLAN = WorkerSettings(
 def worker_of(exchange, events=None):
     outer = toy.outer(toy.model(), exchange)
     emit = events.append if events is not None else lambda event: None
-    trainer = SimpleNamespace(outer=outer, ranks=RankGroup(None), tokens=0)
+    trainer = SimpleNamespace(
+        outer=outer, ranks=RankGroup(None), tokens=0, evaluate=lambda windows, weights, batch: 2.0
+    )
     return Worker(
         PLAN,
         trainer=trainer,
         outer=outer,
         exchange=exchange,
-        validation=torch.zeros(0, 2),
+        validation=torch.zeros(1, 2),
         emit=emit,
         check_stop=lambda: None,
     )
