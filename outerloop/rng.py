@@ -1,4 +1,4 @@
-"""Save and restore torch's global random state, for the CPU and all accelerators in use."""
+"""Save and restore torch's global random state: of the CPU and one device, or of all accelerators in use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ def get_state() -> dict[str, Tensor]:
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
+
+
+def get_device_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the generator states (uint8) that affect training on `device`: "cpu" and, on an accelerator, "device".
+
+    The result does not depend on the number of devices of the machine, or on the index of `device`.
+    """
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["device"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        states["device"] = torch.mps.get_rng_state()
+    return states
+
+
+def set_device_state(device: torch.device, states: dict[str, Tensor]) -> None:
+    """Restore the generator states that `get_device_state` returned, on a device of the same type."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states["device"], device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(states["device"])
 
 
 def set_state(states: dict[str, Tensor]) -> None:

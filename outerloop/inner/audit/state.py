@@ -2,7 +2,7 @@
 
     weights     parameter name -> tensor
     optimizer   number of updates, and the tensors in the optimizer's state
-    rest        the model's buffers, and the state of the random number generators
+    rest        the model's buffers, and the states of the random number generators of the CPU and the trainer's device
 
 Hyperparameters are not part of the state: all peers of a run have the same, and the learning rate follows from the
 inner step and the number of updates.
@@ -66,7 +66,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     trainer.optimizer.load_state_dict(with_tensors(trainer.optimizer.state_dict(), optimizer["optimizer"]))
     trainer.updates = int(optimizer["updates"])
     try:
-        rng.set_state(rest["rng"])
+        rng.set_device_state(trainer.device, rest["rng"])
     except RuntimeError as error:
         raise ValueError(f"the state of the random number generators is invalid: {error}") from error
 
@@ -76,7 +76,8 @@ def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:
     assert trainer.optimizer is not None, "audits need an inner optimizer"
     weights = {name: p.detach() for name, p in trainer.outer.island.params.items()}
     optimizer = {"updates": torch.tensor(trainer.updates), "optimizer": tensors_of(trainer.optimizer.state_dict())}
-    return weights, optimizer, {"buffers": dict(trainer.model.named_buffers()), "rng": rng.get_state()}
+    rest = {"buffers": dict(trainer.model.named_buffers()), "rng": rng.get_device_state(trainer.device)}
+    return weights, optimizer, rest
 
 
 def tensors_of(tree: Any) -> Any:

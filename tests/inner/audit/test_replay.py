@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from outerloop.inner.audit.replay import Steps, replay, steps_of
-from outerloop.inner.audit.state import State, capture, leaf_of, tensors_of
+from outerloop.inner.audit.state import State, capture, leaf_of, restore, tensors_of
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
 from outerloop.swarm.audit.leaves import Leaf
@@ -146,6 +146,23 @@ def test_an_invalid_random_state_is_refused() -> None:
     invalid = changed(state, 2, lambda tree: tree["rng"]["cpu"].fill_(255))
     with pytest.raises(ValueError, match="random number generators is invalid"):
         leaf_at(trainer, invalid, steps, 2)
+
+
+def test_a_state_does_not_depend_on_the_number_of_gpus_or_on_the_index_of_the_trainers_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The generators of GPUs are generators of the CPU here."""
+    trainer = trainer_of(*SMALL_BATCH)
+    gpus = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: gpus[device.index].get_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: gpus[device.index].set_state(state.clone()))
+    trainer.device = torch.device("cuda", 1)
+    state, random = capture(trainer), gpus[1].get_state()
+    gpus[1:] = []
+    trainer.device = torch.device("cuda", 0)
+    assert capture(trainer) != state
+    restore(trainer, state, like=trainer)
+    assert capture(trainer) == state and torch.equal(gpus[0].get_state(), random)
 
 
 def test_bytes_that_are_no_state_are_refused() -> None:
