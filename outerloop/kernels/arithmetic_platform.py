@@ -17,9 +17,13 @@ NAMED = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 """Keys in /proc/cpuinfo whose values identify a processor: the first three on x86, the others on Arm."""
 
 
-def described() -> str:
-    """Describe this machine in one line: processor, vector units in use, threads per operation, GPU, torch version."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+def described(device: torch.device | None = None) -> str:
+    """Describe this machine in one line: processor, vector units in use, threads per operation, GPU, torch version.
+
+    `device`: the device that computes; None: torch's current GPU, if there is one.
+    """
+    on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"
+    gpu = torch.cuda.get_device_name(device) if on_gpu else "no GPU"
     vectors, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     return f"{processor()}, {vectors}, {threads} threads, {gpu}, torch {torch.__version__}"
 
