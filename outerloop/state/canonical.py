@@ -31,11 +31,16 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return the tree that `pack` encoded. Raises ValueError if the bytes cannot be decoded."""
+    """Return the tree that `pack` encoded.
+
+    Raises ValueError if the bytes cannot be decoded, and MemoryError if there is too little memory to decode them.
+    """
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
         return from_json(tree, named)
+    except MemoryError:
+        raise
     except Exception as error:  # safetensors' own errors derive directly from Exception
         raise ValueError(f"the bytes are not an encoded state: {error}") from error
 

@@ -70,6 +70,17 @@ def test_unsupported_values_are_refused(tree):
         canonical.pack(tree)
 
 
+@pytest.mark.parametrize("step", ["load", "json.loads"])
+def test_a_lack_of_memory_is_not_blamed_on_the_bytes(step, monkeypatch):
+    def fail(data):
+        raise MemoryError
+
+    content = canonical.pack({"w": torch.zeros(1)})
+    monkeypatch.setattr(f"outerloop.state.canonical.{step}", fail)
+    with pytest.raises(MemoryError):
+        canonical.unpack(content)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_mutated_bytes_are_refused_or_are_some_tree(data):

@@ -147,6 +147,17 @@ class AuditObserver:
         Return the number of the first leaf that differs, or MATCH, or None if this machine cannot replay the window,
         for example for lack of memory.
         """
+        try:
+            return self.first_difference(order)
+        except (RuntimeError, MemoryError) as error:  # for lack of memory, torch raises RuntimeError
+            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, error)
+            return None
+
+    def first_difference(self, order: Order) -> int:
+        """Return the number of the first leaf of an order that differs, or MATCH.
+
+        Raises RuntimeError or MemoryError if this machine cannot replay the window.
+        """
         window, every, claimed = order.pick.window, self.desk.every, order.leaves
         if len(claimed) != 1 + -(-self.steps // every) or not self.follows(order):
             return 0
@@ -163,9 +174,6 @@ class AuditObserver:
             [found] = replay(self.trainer, order.state, steps, inner_step=before, every=every)
         except (ValueError, ArithmeticError):  # the state does not fit the model, or no optimizer can continue from it
             return window
-        except RuntimeError as error:  # torch's own errors; on a CPU, these include a lack of memory
-            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, error)
-            return None
         return MATCH if found == claimed[window + 1] else window + 1
 
     def follows(self, order: Order) -> bool:

@@ -150,15 +150,21 @@ def test_moments_in_which_all_gradients_vanish_are_the_first_differing_leaf(tmp_
     assert auditor.examine(order) == 0
 
 
-def test_an_auditor_that_fails_to_replay_names_no_leaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("can't allocate memory"), MemoryError()])  # torch's on a CPU; Python's
+def test_an_auditor_that_fails_to_replay_names_no_leaf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     trainer, observer = observed(tmp_path)
     train(trainer, 2 * STEPS + 1)
+    order = order_for(observer, 1, 1)
 
     def fail(*arguments: Any, **options: Any) -> None:
-        raise RuntimeError("can't allocate memory")  # what torch raises on a CPU
+        raise error
 
-    monkeypatch.setattr("outerloop.inner.audit.observer.replay", fail)
-    assert observer.examine(order_for(observer, 1, 1)) is None
+    for place in ("observer.assigned_windows", "observer.replay", "state.refuse_impossible", "replay.capture"):
+        with monkeypatch.context() as short_of_memory:
+            short_of_memory.setattr(f"outerloop.inner.audit.{place}", fail)
+            assert observer.examine(order) is None
 
 
 def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(tmp_path: Path) -> None:
