@@ -18,6 +18,9 @@ from torch import Tensor
 TREE = "tree"
 """Name of the entry that contains the tree as JSON, in uint8. The tensors are named by numbers."""
 
+LENGTH_BYTES = 8
+"""Size of the integer at the beginning of a safetensors file that states the length of its header."""
+
 
 def pack(tree: Any) -> bytes:
     """Encode a tree of dictionaries (str or int keys), lists, tensors, strings, numbers and None as bytes.
@@ -43,6 +46,14 @@ def unpack(data: bytes) -> Any:
         raise
     except Exception as error:  # safetensors' own errors derive directly from Exception
         raise ValueError(f"the bytes are not an encoded state: {error}") from error
+
+
+def header(data: bytes) -> bytes:
+    """Return the first bytes of an encoded tree: the size of the tree's JSON, and dtypes and shapes of the tensors.
+
+    Nothing is decoded, so the bytes may come from any peer.
+    """
+    return data[: LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")]
 
 
 def to_json(tree: Any, tensors: list[Tensor]) -> Any:

@@ -54,11 +54,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     and dtypes that are allowed. Raises ValueError if the state has others, if training cannot lead to its optimizer
     state (optimizer_bounds.py), or if its random state is invalid.
     """
-    received = [canonical.unpack(part) for part in state]
-    for tree, own in zip(received, trees(like), strict=True):
-        if spec(tree) not in (spec(own), spec(unused(own))):
-            raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
-    weights, optimizer, rest = received
+    weights, optimizer, rest = [unpack(part, own) for part, own in zip(state, trees(like), strict=True)]
     refuse_impossible(optimizer, trainer.clip_norm)
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
@@ -69,6 +65,20 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
         rng.set_device_state(trainer.device, rest["rng"])
     except RuntimeError as error:
         raise ValueError(f"the state of the random number generators is invalid: {error}") from error
+
+
+def unpack(part: bytes, own: Any) -> Any:
+    """Decode a part of a state that another peer sent. `own`: the same tree of this peer.
+
+    Raises ValueError if names, shapes or dtypes differ. The headers are compared first, so that no tree is decoded that
+    is larger than this peer's, and would need much more memory than its bytes.
+    """
+    for allowed in (own, unused(own)):
+        if canonical.header(part) == canonical.header(canonical.pack(allowed)):
+            tree = canonical.unpack(part)
+            if spec(tree) == spec(allowed):
+                return tree
+    raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
 
 
 def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:

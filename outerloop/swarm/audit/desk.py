@@ -77,9 +77,10 @@ class AuditDesk:
         return Header(len(leaves), root_of(number, leaves), self.machine)
 
     @property
-    def state_bytes(self) -> int:
-        """Size in bytes of the largest part of this peer's recent states, or 0 if no state is recorded."""
-        return max((size for record in self._records.values() for sizes in record.sizes for size in sizes), default=0)
+    def state_bytes(self) -> tuple[int, ...]:
+        """The largest sizes in bytes of the three parts of this peer's recent states; empty if no state is recorded."""
+        sizes = [sizes for record in self._records.values() for sizes in record.sizes]
+        return tuple(map(max, zip(*sizes, strict=True)))
 
     def put(self, order: Order) -> None:
         """Ask the trainer to replay a window."""

@@ -73,8 +73,9 @@ class AuditRpc(RpcService):
 
         `before`: number of the peer's previous round and the root of its leaves, or a root of zeros to ignore them.
         Raises BrokenStream, Unreachable, TimeoutError, ContentUnavailable or MalformedMessage if the peer does not send
-        matching data.
+        matching data. Requires that this peer has recorded a state, whose sizes bound those of the fetched one.
         """
+        bounds = self._desk.state_bytes
         async with limit(AUDIT_S):
             async with self._stream_to(id_of(pick.peer)) as stream:
                 await stream.send_object({"number": pick.number})
@@ -86,8 +87,8 @@ class AuditRpc(RpcService):
             if any(before[1]) and root_of(before[0], earlier) != before[1]:
                 raise MalformedMessage("the leaves of the previous round do not have the root of its payload's header")
             state = [
-                await self._get(pick, sha, checked_int(size, "a size", maximum=MAX_AMOUNT))
-                for sha, size in zip(leaves[pick.window].hashes, sizes, strict=True)
+                await self._get(pick, sha, checked_int(size, "a size", maximum=MAX_AMOUNT), at_most)
+                for sha, size, at_most in zip(leaves[pick.window].hashes, sizes, bounds, strict=True)
             ]
         return leaves, earlier if any(before[1]) else [], (state[0], state[1], state[2])
 
@@ -97,8 +98,7 @@ class AuditRpc(RpcService):
             await stream.send_object({"number": pick.number, "peer": pick.peer, "verdict": verdict})
             await stream.ended()
 
-    async def _get(self, pick: Pick, sha: bytes, size: int) -> bytes:
-        at_most = self._desk.state_bytes
+    async def _get(self, pick: Pick, sha: bytes, size: int, at_most: int) -> bytes:
         return await self.bulk.get(sha, size, [id_of(pick.peer)], at_most=at_most, timeout_s=PULL_S)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from outerloop.inner.audit.replay import Steps, replay, steps_of
 from outerloop.inner.audit.state import State, capture, leaf_of, restore, tensors_of
@@ -17,6 +18,7 @@ from outerloop.types import UserError
 from tests.support.small_trainer import trainer_of
 
 SMALL_BATCH = ["inner.batch=4", "inner.micro_batch=3", "inner.accumulate=2", "rounds=4", "schedule.sync_every=60"]
+ROTARY = "model.rotary_emb.inv_fre"
 Fake = Callable[[Trainer[Any], list[torch.Tensor]], None]
 
 
@@ -129,6 +131,7 @@ def changed(state: State, part: int, change: Callable[[Any], Any]) -> State:
         (1, lambda tree: tree.update(updates=torch.zeros(2))),
         (1, lambda tree: tree["optimizer"]["state"].popitem()),
         (1, lambda tree: tree["optimizer"].update(state=[])),
+        (2, lambda tree: tree["buffers"].update({f"{ROTARY}Q": tree["buffers"].pop(f"{ROTARY}q")})),
         (2, lambda tree: tree.update(rng={})),
         (2, lambda tree: tree["rng"].update(cpu=torch.zeros(7, dtype=torch.uint8))),
     ],
@@ -165,11 +168,28 @@ def test_a_state_does_not_depend_on_the_number_of_gpus_or_on_the_index_of_the_tr
     assert capture(trainer) == state and torch.equal(gpus[0].get_state(), random)
 
 
-def test_bytes_that_are_no_state_are_refused() -> None:
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_bytes_that_are_no_state_are_refused_before_they_are_decoded(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(*SMALL_BATCH)
+    [_, state], steps = trained(trainer, 2, every=2)
+    lists = torch.frombuffer(bytearray(b"[" + b"[]," * 10_000 + b"[]]"), dtype=torch.uint8)
+    many_names = {str(i): torch.zeros(0) for i in range(10_000)}
+    decode, decoded = canonical.unpack, []
+    monkeypatch.setattr(canonical, "unpack", lambda data: decoded.append(data) or decode(data))  # type: ignore[func-returns-value]
+    for content in (b"\x80\x04.", b"\xff" * 9, save({canonical.TREE: lists}), canonical.pack(many_names)):
+        parts = [*state[:part], content, *state[part + 1 :]]
+        with pytest.raises(ValueError, match="names, shapes or dtypes of the tensors"):
+            leaf_at(trainer, (parts[0], parts[1], parts[2]), steps, 2)
+    assert not any(data not in state for data in decoded)
+
+
+def test_a_tree_of_the_same_size_that_is_no_json_is_refused() -> None:
     trainer = trainer_of(*SMALL_BATCH)
     [_, state], steps = trained(trainer, 2, every=2)
     with pytest.raises(ValueError, match="not an encoded state"):
-        leaf_at(trainer, (b"\x80\x04.", state[1], state[2]), steps, 2)
+        leaf_at(trainer, (state[0].replace(b'{"map":', b"[[[[[[["), state[1], state[2]), steps, 2)
 
 
 def test_an_optimizer_with_other_state_than_tensors_is_refused() -> None:

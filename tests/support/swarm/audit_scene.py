@@ -105,3 +105,9 @@ class AuditedSwarm(Swarm):
         while not all(letter in self[one].expelled for one in by):
             assert not [node.error for other, node in self.nodes.items() if other != letter and node.error]
             await asyncio.sleep(0.5)
+
+
+async def settled(swarm: AuditedSwarm, rounds: int = 4) -> None:
+    """All audits of some rounds are done."""
+    await swarm.until("".join(swarm.nodes), rounds)
+    await asyncio.sleep(5)

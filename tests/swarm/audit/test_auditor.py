@@ -12,12 +12,9 @@ import pytest
 from outerloop.swarm.accountability.evidence import Evidence, guilty
 from outerloop.swarm.audit.leaves import HEADER, MATCH, REFUSED, Header
 from outerloop.swarm.audit.picks import Pick
-from outerloop.swarm.audit.service import AuditRpc
 from outerloop.swarm.audit.verdict import Verdict
-from outerloop.swarm.p2p.transport import protocol_name
-from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import MalformedMessage
-from tests.support.swarm.audit_scene import AuditedNode, AuditedSwarm
+from tests.support.swarm.audit_scene import AuditedSwarm, settled
 from tests.support.swarm.audit_states import leaf_of, state_of
 from tests.support.swarm.gather_scene import RUN
 from tests.support.swarm.memory_keys import trust_of
@@ -27,12 +24,6 @@ from tests.support.swarm.virtual_clock import virtual
 def accuses(*peers: str) -> Any:
     """A trainer that finds a differing leaf in every window of these peers."""
     return lambda order: order.pick.window + 1 if order.pick.peer[4:] in peers else MATCH
-
-
-async def settled(swarm: AuditedSwarm, rounds: int = 4) -> None:
-    """All audits of some rounds are done."""
-    await swarm.until("".join(swarm.nodes), rounds)
-    await asyncio.sleep(5)
 
 
 @virtual
@@ -154,74 +145,6 @@ async def test_an_auditor_that_cannot_audit_gives_no_verdict(tmp_path: Path) -> 
     slow.replaying = asyncio.create_task(slow.replay())
     await settled(swarm, 16)
     assert slow.orders and {row["outcome"] for row in slow.verdicts if row["peer"] == "002-c"} == {"match"}
-
-
-def silent(node: AuditedNode) -> None:
-    """A peer that keeps no record of what it committed to."""
-    node.desk.record = lambda number: None  # type: ignore[method-assign]
-
-
-def lies_about_leaves(node: AuditedNode) -> None:
-    """A peer that sends other leaves than its root commits to."""
-    record = node.desk.record
-
-    def lie(number: int) -> Any:
-        true = record(number)
-        return true and replace(true, leaves=(*true.leaves[1:], true.leaves[0]))
-
-    header = node.desk.header
-    node.desk.header = lambda number: replace(header(number), root=b"r" * 32)  # type: ignore[method-assign]
-    node.desk.record = lie  # type: ignore[method-assign]
-
-
-def lies_about_sizes(node: AuditedNode) -> None:
-    """A peer that announces a state of many gigabytes."""
-    record = node.desk.record
-
-    def lie(number: int) -> Any:
-        true = record(number)
-        return true and replace(true, sizes=tuple((1 << 40, 1 << 40, 1 << 40) for _ in true.sizes))
-
-    node.desk.record = lie  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("lie", [silent, lies_about_leaves, lies_about_sizes])
-@virtual
-async def test_a_peer_that_does_not_send_what_it_committed_to_refuses(tmp_path: Path, lie: Any) -> None:
-    swarm = await AuditedSwarm("abcd", tmp_path).start()
-    lie(swarm["d"])
-    await settled(swarm, 5)
-    about_d = [row for node in "abc" for row in swarm[node].verdicts if row["peer"] == "003-d"]
-    assert about_d and {row["outcome"] for row in about_d} == {"refused"}
-    assert sum(swarm[node].auditor.counters["audits_refused"] for node in "abc") == len(about_d)
-    assert not any(swarm[node].expelled for node in "abcd")
-
-
-@virtual
-async def test_only_the_picked_auditors_get_leaves_and_states(tmp_path: Path) -> None:
-    swarm = await AuditedSwarm("abcde", tmp_path).start()
-    await settled(swarm)
-    pick = swarm["a"].auditor.picks[3]["004-e"]
-    stranger = next(letter for letter in "abcd" if letter not in {name[4:] for name in pick.auditors})
-    node = swarm[stranger]
-    protocol = protocol_name(RUN, AuditRpc.service)
-    async with node.link.open_stream("e", protocol) as stream:
-        await stream.send_object({"number": 3})
-        assert await stream.receive_object() == {}
-    async with node.link.open_stream("e", protocol) as stream:
-        await stream.send_object({"number": "three"})
-        await stream.ended()
-    await asyncio.sleep(5)
-    assert swarm["e"].link.trust.refusals.of_kind["requests"] == 1
-    allowed = {name[4:] for number in range(4) for name in swarm["a"].auditor.picks[number]["004-e"].auditors}
-    assert len(swarm["e"].auditor.rpc.auditors) > 0 and swarm["e"].auditor.rpc.auditors.keys() <= allowed
-    sha = leaf_of(state_of("e", 3, pick.window)).weights
-    swarm["e"].auditor.rpc.auditors.pop(stranger, None)
-    with pytest.raises(ContentUnavailable):
-        await node.auditor.rpc.bulk.get(sha, 11, ["e"], at_most=99, timeout_s=5)
-    auditor = swarm[pick.auditors[0][4:]]
-    weights = state_of("e", 3, pick.window)[0]
-    assert await auditor.auditor.rpc.bulk.get(sha, len(weights), ["e"], at_most=99, timeout_s=5) == weights
 
 
 @virtual
