@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from outerloop import rng
 from outerloop.inner.audit.optimizer_bounds import refuse_impossible
@@ -52,10 +53,11 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
 
     `like`: a trainer with the same settings, whose optimizer has made at least one step. It defines the names, shapes
     and dtypes that are allowed. Raises ValueError if the state has others, if training cannot lead to its optimizer
-    state (optimizer_bounds.py), or if its random state is invalid.
+    state (optimizer_bounds.py), if a constant of the model differs, or if its random state is invalid.
     """
     weights, optimizer, rest = [unpack(part, own) for part, own in zip(state, trees(like), strict=True)]
     refuse_impossible(optimizer, trainer.clip_norm)
+    refuse_other_constants(trainer.model, rest["buffers"])
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
     assert trainer.optimizer is not None
@@ -79,6 +81,17 @@ def unpack(part: bytes, own: Any) -> Any:
             if spec(tree) == spec(allowed):
                 return tree
     raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
+
+
+def refuse_other_constants(model: Module, received: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if a buffer in `received` that is not persistent differs from the model's own.
+
+    Such buffers are not saved with a model, because they follow from its settings, for example rotary frequencies.
+    """
+    saved = model.state_dict()
+    for name, own in model.named_buffers():
+        if name not in saved and not torch.equal(received[name], own.cpu()):
+            raise ValueError(f"the buffer {name} differs, although it follows from the settings of the model")
 
 
 def trees(trainer: Trainer[Any]) -> tuple[Any, Any, Any]:

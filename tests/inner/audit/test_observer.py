@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from outerloop.inner.audit.machine import class_of
 from outerloop.inner.audit.observer import AuditObserver
 from outerloop.inner.audit.state import capture, leaf_of
 from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain
@@ -150,6 +149,18 @@ def test_moments_in_which_all_gradients_vanish_are_the_first_differing_leaf(tmp_
     assert auditor.examine(order) == 0
 
 
+def test_a_model_with_other_constants_does_not_match(tmp_path: Path) -> None:
+    """A peer that trains another model, here without positions, replays its steps with the same bits."""
+    liar, recorded = observed(tmp_path / "liar")
+    with torch.no_grad():
+        liar.model.model.rotary_emb.inv_freq.zero_()
+    train(liar, 2 * STEPS + 1)
+    orders = [order_for(recorded, 0, 0), order_for(recorded, 1, 1)]
+    auditor, observer = observed(tmp_path / "auditor")
+    train(auditor, STEPS)
+    assert [observer.examine(order) for order in orders] == [0, 1]
+
+
 @pytest.mark.parametrize("error", [RuntimeError("can't allocate memory"), MemoryError()])  # torch's on a CPU; Python's
 def test_an_auditor_that_fails_to_replay_names_no_leaf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -217,33 +228,3 @@ def test_without_space_on_the_disk_training_continues_without_leaves(tmp_path: P
     monkeypatch.setattr(observer.desk.store, "put", fail)
     train(trainer, STEPS)
     assert leaves(observer, 0) == ()
-
-
-def test_machines_with_other_settings_or_data_are_of_another_class() -> None:
-    trainer = trainer_of(*SETTINGS)
-    tokens = trainer.stream.tokens  # type: ignore[attr-defined]
-    settings = {"seq_len": 16, "batch": 2, "sync_every": STEPS}
-    own = class_of(trainer, tokens, **settings)
-    assert class_of(trainer, tokens.copy(), **settings) == own
-    others = [class_of(trainer, tokens[:-1], **settings), class_of(trainer, tokens, **(settings | {"batch": 4}))]
-    trainer.micro_batch = 1
-    others.append(class_of(trainer, tokens, **settings))
-    trainer.micro_batch = None
-    torch.use_deterministic_algorithms(False)
-    others.append(class_of(trainer, tokens, **settings))
-    assert len({own, *others}) == 5
-
-
-def test_the_class_of_a_machine_names_the_gpu_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "AB"[device.index if device else 0])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    trainer = trainer_of(*SETTINGS, "inner.precision=float32")
-
-    def class_on(device: str) -> bytes:
-        trainer.device = torch.device(device)
-        return class_of(trainer, trainer.stream.tokens, seq_len=16, batch=2, sync_every=STEPS)  # type: ignore[attr-defined]
-
-    names = ["cuda:0", "cuda:1", "cpu"]
-    assert len({class_on(name) for name in names}) == 3
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "A")
-    assert class_on("cuda:0") == class_on("cuda:1")
