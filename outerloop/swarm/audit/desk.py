@@ -12,7 +12,10 @@ from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
 
 ROUNDS_KEPT = 2
-"""Number of rounds before the current one whose states a peer keeps for its auditors."""
+"""Number of rounds before the current one whose states a peer keeps for its auditors.
+
+Leaves are kept for one round more, because an auditor compares a round with the one before it.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class AuditDesk:
     def announce(self, record: Record) -> None:
         """Set what this peer's payload of a round commits to, before the payload is offered."""
         oldest = record.number - ROUNDS_KEPT
-        kept = {number: known for number, known in self._records.items() if number >= oldest}
+        kept = {number: known for number, known in self._records.items() if number >= oldest - 1}
         self._records = {**kept, record.number: record}
         self.store.forget_before(oldest)
 
