@@ -32,6 +32,16 @@ def test_supported_settings_are_accepted() -> None:
     part_checks.check_parts(load.load([*RUN, "assignment=by_round", "inner=muon", "exchange.audit=1"]))
 
 
+@pytest.mark.parametrize(("steps", "every", "least"), [(4095, 1, None), (4096, 1, 2), (8190, 2, None), (8191, 2, 3)])
+def test_a_round_has_no_more_leaves_than_an_auditor_accepts(steps: int, every: int, least: int | None) -> None:
+    config = load.load([*RUN, "assignment=by_round", f"schedule.sync_every={steps}", f"exchange.audit_every={every}"])
+    if least is None:
+        part_checks.check_parts(config)
+        return
+    with pytest.raises(UserError, match=rf"4095 windows: set exchange\.audit_every={least} or higher"):
+        part_checks.check_parts(config)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,6 +15,7 @@ from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import Trainer
 from outerloop.protocols import AdaptiveSchedule, Exchange
+from outerloop.swarm.audit.leaves import MAX_LEAVES
 from outerloop.types import UserError
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -22,7 +23,10 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 
 def check_audits(config: DictConfig) -> None:
-    """Raise UserError if exchange.audit is set together with an option that it does not support."""
+    """Raise UserError if exchange.audit is set together with an option that it does not support.
+
+    This includes an exchange.audit_every that gives a round more than MAX_LEAVES leaves.
+    """
     if not config.exchange.get("audit"):
         return
     schedule = make(config.schedule)
@@ -37,6 +41,12 @@ def check_audits(config: DictConfig) -> None:
     ):
         if not supported:
             raise UserError(f"exchange.audit does not support {found}: set {remedy}, or exchange.audit=0")
+    every, least = config.exchange.audit_every, -(-schedule.sync_every // (MAX_LEAVES - 1))
+    if every < least:
+        raise UserError(
+            f"exchange.audit_every={every} divides the {schedule.sync_every} inner steps of a round into more than"
+            f" {MAX_LEAVES - 1} windows: set exchange.audit_every={least} or higher"
+        )
 
 
 def attach_audits(config: DictConfig, trainer: Trainer[Any], exchange: Exchange, corpus: Corpus) -> None:
