@@ -23,7 +23,7 @@ from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.audit.desk import ROUNDS_KEPT, AuditDesk, Order
 from outerloop.swarm.audit.leaves import NO_ROOT, REFUSED, Header, split
 from outerloop.swarm.audit.picks import Pick, picks
-from outerloop.swarm.audit.service import AuditRpc
+from outerloop.swarm.audit.service import Answer, AuditRpc
 from outerloop.swarm.audit.verdict import Verdict
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.p2p.framing import BrokenStream
@@ -162,9 +162,9 @@ class Auditor:
             return None
         if not pick.header.leaves:
             return REFUSED
-        earlier, parent = self._headers.get(pick.number - 1, {}).get(pick.peer), self._parents[pick.number]
+        parent = self._parents[pick.number]
         try:
-            leaves, before, state = await self.rpc.fetch(pick, (pick.number - 1, earlier.root if earlier else NO_ROOT))
+            leaves, before, state = await self._fetch(pick)
         except FAILURES as error:
             logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, error or "too late")
             return REFUSED
@@ -179,6 +179,23 @@ class Auditor:
         if max(self.picks) >= pick.number + ROUNDS_KEPT:
             return "earlier audits took so long that the audited peer may have deleted the state"
         return ""
+
+    async def _fetch(self, pick: Pick) -> Answer:
+        """Fetch the window of an audit like `AuditRpc.fetch`, so that a slow peer does not block later rounds' audits.
+
+        Also raises TimeoutError once so many rounds have landed that the peer may have deleted the state.
+        """
+        earlier = self._headers.get(pick.number - 1, {}).get(pick.peer)
+        fetch = self._tasks.start(self.rpc.fetch(pick, (pick.number - 1, earlier.root if earlier else NO_ROOT)))
+        late = self._tasks.start(self._picks_of(pick.number + ROUNDS_KEPT))
+        try:
+            await asyncio.wait((fetch, late), return_when=asyncio.FIRST_COMPLETED)
+            if not fetch.done():
+                raise TimeoutError
+            return fetch.result()
+        finally:
+            fetch.cancel()
+            late.cancel()
 
     async def _notify(self, pick: Pick, verdict: Verdict) -> None:
         try:
@@ -200,25 +217,15 @@ class Auditor:
 
     async def _record(self, verdict: Verdict) -> None:
         """Count a verdict, write it to the file, and report it unless it is a match."""
-        pick, outcome = verdict.pick, verdict.outcome
+        pick = verdict.pick
         matching, differing, refused = COUNTS
         kind = differing if verdict.differs else refused if verdict.leaf == REFUSED else matching
         self.counters[kind] += 1
-        line = f"audit of round {pick.number}, window {pick.window} of {pick.peer}: {outcome}"
+        line = f"audit of round {pick.number}, window {pick.window} of {pick.peer}: {verdict.outcome}"
         logger.info(line)
         if kind != matching:
             self._on_status(line)
-        row = {
-            "round": pick.number,
-            "peer": pick.peer,
-            "commit": pick.commit.hex(),
-            "root": pick.header.root.hex(),
-            "window": pick.window,
-            "auditor": verdict.auditor,
-            "outcome": outcome,
-            "signature": verdict.signature.hex(),
-        }
-        line = json.dumps(row) + "\n"
+        line = json.dumps(verdict.to_row()) + "\n"
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(_append, self._file, line), where=str(self._file))
 
     async def _picks_of(self, number: int) -> dict[str, Pick]:

@@ -50,6 +50,19 @@ class Verdict:
         pick = self.pick
         return Signed((VERDICT, pick.number, self.auditor, pick.commit, pick.header.root, self.leaf), self.signature)
 
+    def to_row(self) -> dict[str, int | str]:
+        """Return the verdict as a row of the file of verdicts."""
+        return {
+            "round": self.pick.number,
+            "peer": self.pick.peer,
+            "commit": self.pick.commit.hex(),
+            "root": self.pick.header.root.hex(),
+            "window": self.pick.window,
+            "auditor": self.auditor,
+            "outcome": self.outcome,
+            "signature": self.signature.hex(),
+        }
+
     def to_list(self) -> list[Any]:
         return [self.leaf, self.signature]
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from outerloop.swarm.audit.service import AuditRpc
+from outerloop.swarm.audit.picks import Pick
+from outerloop.swarm.audit.service import Answer, AuditRpc
 from outerloop.swarm.p2p.transport import protocol_name
+from outerloop.swarm.timeouts import AUDIT_S
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from tests.support.swarm.audit_scene import AuditedNode, AuditedSwarm, settled
 from tests.support.swarm.audit_states import leaf_of, state_of
@@ -57,6 +59,34 @@ async def test_a_peer_that_does_not_send_what_it_committed_to_refuses(tmp_path: 
     assert about_d and {row["outcome"] for row in about_d} == {"refused"}
     assert sum(swarm[node].auditor.counters["audits_refused"] for node in "abc") == len(about_d)
     assert not any(swarm[node].expelled for node in "abcd")
+
+
+def stall(rpc: AuditRpc, peer: str) -> None:
+    """Receive the answer of a peer after the longest time that an auditor waits."""
+    fetch = rpc.fetch
+
+    async def slow(pick: Pick, before: tuple[int, bytes]) -> Answer:
+        if pick.peer == peer:
+            await asyncio.sleep(AUDIT_S)
+        return await fetch(pick, before)
+
+    rpc.fetch = slow  # type: ignore[method-assign]
+
+
+@virtual
+async def test_a_peer_that_stalls_its_auditor_does_not_block_the_audits_of_the_next_round(tmp_path: Path) -> None:
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+
+    for node in "abc":
+        stall(swarm[node].auditor.rpc, "003-d")
+    await settled(swarm, 8)
+    picks = swarm["a"].auditor.picks
+    first = min(picks)
+    auditor = swarm[picks[first]["003-d"].auditors[0][4:]]
+    next_round = {peer for peer, pick in picks[first + 1].items() if pick.auditors[0] == auditor.name} - {"003-d"}
+    outcomes = {(row["round"], row["peer"]): row["outcome"] for row in auditor.verdicts}
+    assert outcomes[first, "003-d"] == "refused"
+    assert next_round and {outcomes.get((first + 1, peer)) for peer in next_round} == {"match"}
 
 
 @virtual
