@@ -150,7 +150,8 @@ class AuditObserver:
         try:
             return self.first_difference(order)
         except (RuntimeError, MemoryError) as error:  # for lack of memory, torch raises RuntimeError
-            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, error)
+            why = str(error) or "out of memory"
+            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, why)
             return None
 
     def first_difference(self, order: Order) -> int:

@@ -166,7 +166,8 @@ class Auditor:
         try:
             leaves, before, state = await self._fetch(pick)
         except FAILURES as error:
-            logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, error or "too late")
+            why = str(error) or "too late"
+            logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, why)
             return REFUSED
         order = Order(pick, parent, leaves, before, state)
         self.desk.put(order)

@@ -163,7 +163,7 @@ def test_a_model_with_other_constants_does_not_match(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't allocate memory"), MemoryError()])  # torch's on a CPU; Python's
 def test_an_auditor_that_fails_to_replay_names_no_leaf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     trainer, observer = observed(tmp_path)
     train(trainer, 2 * STEPS + 1)
@@ -176,6 +176,7 @@ def test_an_auditor_that_fails_to_replay_names_no_leaf(
         with monkeypatch.context() as short_of_memory:
             short_of_memory.setattr(f"outerloop.inner.audit.{place}", fail)
             assert observer.examine(order) is None
+    assert caplog.messages[-1].endswith(str(error) or "out of memory")
 
 
 def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(tmp_path: Path) -> None:
