@@ -219,7 +219,7 @@ class Flow:
         config = CONFIG.copy()
         config.run_dir = "runs/join-summer"
         self.config = config
-        monkeypatch.setattr(join, "ask_peer", lambda address, *, open_internet: Offer(manifest, author, []))
+        monkeypatch.setattr(join, "ask_peer", lambda address, **_: Offer(manifest, author, []))
         monkeypatch.setattr(join, "load_settings", lambda manifest, overrides: config)
         monkeypatch.setattr(join, "summary", lambda *_, data: ["the run"])
         monkeypatch.setattr(join, "of_machine", lambda: iter([]))

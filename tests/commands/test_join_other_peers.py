@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from outerloop.commands.join import other_peers
+from outerloop.commands import join
+from outerloop.commands.join import offer, other_peers
 from outerloop.commands.join.other_peers import OTHERS, address_to_ask, answering_others
+from outerloop.config.manifest.content import RunManifest
 from outerloop.config.run_directory import identity_file
-from outerloop.swarm.membership.known_addresses import addresses_file
+from outerloop.swarm.membership.known_addresses import addresses_file, peer_of
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.p2p.observer import visit
 from tests.support.ports import free_port
+from tests.support.run_command import run_command
 
 ONE = "/ip4/127.0.0.1/tcp/{}/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "/ip4/192.0.2.7/tcp/4242/p2p/12D3KooWGRUVh5ZnpLdW1dQnH5xG7vW3wqqkWn7a3aTfKQvyJ8Qb"
@@ -62,9 +67,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def remember(folder: Path, *addresses: str) -> Path:
+def remember(folder: Path, *addresses: str, run: str = "summer") -> Path:
     identity = identity_file(folder, 0)
     identity.parent.mkdir(parents=True)
+    (folder / "config.yaml").write_text(f"exchange:\n  run: {run}\n")
     addresses_file(identity).write_text("".join(f"{address}\n" for address in addresses))
     return identity
 
@@ -82,24 +88,24 @@ def answers(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[Path]:
 
 def test_a_newcomer_asks_the_typed_address_whatever_answers(home: Path, closed: str) -> None:
     remember(home / "runs/join-other", OTHER)
-    assert address_to_ask(closed, {}) == closed
+    assert address_to_ask(closed, {}) == (closed, None)
 
 
 @pytest.mark.parametrize("typed", [{}, {"run_dir": "runs/join-summer"}])
 def test_a_machine_that_returns_asks_a_remembered_peer_of_the_same_run(
     typed: dict[str, str], home: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remember(home / "runs/join-another", OTHER)
+    remember(home / "runs/join-another", OTHER, run="another")
     identity = remember(home / "runs/join-summer", OTHER, closed)
     asked = answers(monkeypatch, OTHER)
-    assert address_to_ask(closed, typed) == OTHER and asked == [identity]
+    assert address_to_ask(closed, typed) == (OTHER, "summer") and asked == [identity]
 
 
 def test_the_peer_counts_at_whatever_address(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file may have another address of the peer than the typed one."""
     remember(home / "runs/join-summer", closed.replace("127.0.0.1", "10.0.0.1"))
     answers(monkeypatch, OTHER)
-    assert address_to_ask(closed, {}) == OTHER
+    assert address_to_ask(closed, {}) == (OTHER, "summer")
 
 
 def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
@@ -109,10 +115,36 @@ def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = ONE.format(server.getsockname()[1])
         remember(home / "runs/join-summer", address, OTHER)
-        assert address_to_ask(address, {}) == address and asked == []
+        assert address_to_ask(address, {}) == (address, None) and asked == []
 
 
 def test_the_typed_address_stays_if_none_answers(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(home / "runs/join-summer", closed)
     answers(monkeypatch)
-    assert address_to_ask(closed, {}) == closed
+    assert address_to_ask(closed, {}) == (closed, None)
+
+
+def test_a_folder_without_settings_names_no_run_and_supplies_no_address(home: Path, closed: str) -> None:
+    remember(home / "runs/join-summer", closed, OTHER)
+    (home / "runs/join-summer/config.yaml").unlink()
+    assert address_to_ask(closed, {}) == (closed, None)
+
+
+@pytest.mark.parametrize("flags", [["--yes"], ["--systemd"]])
+def test_a_remembered_peer_that_is_in_another_run_is_refused(
+    flags: list[str], home: Path, closed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger that this machine met in the run may offer it any run."""
+    remember(home / "runs/join-summer", closed, OTHER)
+    answers(monkeypatch, OTHER)
+    sent = RunManifest(version="0.1.0", run="winter", fingerprint="ab" * 32).to_json().encode()
+    node = SimpleNamespace(call=lambda *_, **__: SimpleNamespace(content=sent, peer=peer_of(OTHER)))
+    monkeypatch.setattr(offer, "visit", lambda **_: nullcontext(node))
+    monkeypatch.setattr(offer, "fetch", lambda *_: None)
+    monkeypatch.setattr(offer, "roster_from_dht", lambda *_: pytest.fail("the offer was read on"))
+    monkeypatch.setattr(join, "of_machine", lambda: iter([]))
+    monkeypatch.setattr(join.signal, "signal", lambda *_: None)
+    code, _, said = run_command(monkeypatch, capsys, "join", closed, *flags)
+    asked, refused = said.splitlines()
+    assert code == 2 and f"asking {OTHER}, which this machine remembers of run summer" in asked
+    assert "remembers of run 'summer', sent the settings of run 'winter': type the same line again" in refused

@@ -44,7 +44,7 @@ def test_the_unit_runs_this_very_command(capsys: pytest.CaptureFixture[str]) -> 
 def answering_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer whose run has a name that is no file name."""
     offer = SimpleNamespace(manifest=SimpleNamespace(run="../a summer;" + "x" * 100))
-    monkeypatch.setattr(join, "ask_peer", lambda address: offer)
+    monkeypatch.setattr(join, "ask_peer", lambda address, **_: offer)
     monkeypatch.setattr(relay, "ask_peer", lambda address: offer)
 
 

@@ -32,7 +32,7 @@ that outerloop contains, numbers, short texts and at most the name of a dataset.
 refused. This command shows the run, asks whether to join, checks this machine, downloads the current state of the run
 and trains. If the peers share their training data, it is downloaded from them first. Ctrl-C leaves the run at any time.
 The same command joins it again and continues training, even after a crash. If the peer at ADDRESS has left, it asks
-another peer, whose address this machine remembers."""
+another peer of the same run, whose address this machine remembers."""
 
 EXAMPLES = """\
 examples
@@ -88,16 +88,17 @@ def main(arguments: Sequence[str]) -> int:
     options.yes = options.yes or service.is_requested(options, arguments)
     check(options)
     signal.signal(signal.SIGTERM, raise_terminated)
-    choose_address(options)
+    run = choose_address(options)
     invitation = Invitation.read(options.invite, options.options, address=options.address) if options.invite else None
     if service.is_requested(options, arguments):
         unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
-        name = service.service_name("join", invitation.run if invitation else ask_peer(options.address).manifest.run)
+        asked = invitation.run if invitation else ask_peer(options.address, run=run).manifest.run
+        name = service.service_name("join", asked)
         print(service.service_text(options, unasked, name=name, user=getpass.getuser()), end="")
         return 0
     refuse_failed(of_machine())
     open_internet = typed_values(options.options).get("exchange.open_internet") is True
-    offer = invitation.ask_peer() if invitation else ask_peer(options.address, open_internet=open_internet)
+    offer = invitation.ask_peer() if invitation else ask_peer(options.address, run=run, open_internet=open_internet)
     overrides = chosen_overrides(
         offer.manifest,
         options.options,
@@ -135,13 +136,17 @@ def check(options: argparse.Namespace) -> None:
         )
 
 
-def choose_address(options: argparse.Namespace) -> None:
-    """Replace the typed address by that of another peer of the run if no program listens there (other_peers.py)."""
-    asked = address_to_ask(options.address, typed_values(options.options))
-    if asked != options.address:
-        note = f"no program listens at {options.address}: joining through {asked}, another peer of the same run"
+def choose_address(options: argparse.Namespace) -> str | None:
+    """Replace the typed address by that of another peer of the run if no program listens there (other_peers.py).
+
+    Return the id of the run that the peer must be in, or None if the address was not replaced.
+    """
+    asked, run = address_to_ask(options.address, typed_values(options.options))
+    if run is not None:
+        note = f"no program listens at {options.address}: asking {asked}, which this machine remembers of run {run}"
         print(note, file=sys.stderr)  # standard output may be a systemd unit
         options.address = asked
+    return run
 
 
 def is_confirmed() -> bool:

@@ -19,7 +19,7 @@ from outerloop.swarm.p2p.greeting import NotAllowed
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import OPEN_S
-from outerloop.swarm.validation import MalformedMessage
+from outerloop.swarm.validation import MalformedMessage, quote
 from outerloop.types import UserError
 
 LISTED = (
@@ -46,18 +46,22 @@ class Offer:
     others: Sequence[str] = ()
 
 
-def ask_peer(address: str, *, open_internet: bool = False) -> Offer:
+def ask_peer(address: str, *, run: str | None = None, open_internet: bool = False) -> Offer:
     """Fetch the manifest from the peer at a full multiaddr, and the records of all peers of its run.
 
-    `open_internet`: whether to use relays and hole punching, as with exchange.open_internet=true.
+    Args:
+        run: id of the run that the peer must be in, if `address` is a remembered one; None: any run.
+        open_internet: whether to use relays and hole punching, as with exchange.open_internet=true.
 
-    Raises UserError if the peer cannot be reached, or if its run cannot be joined in this way.
+    Raises UserError if the peer cannot be reached, if it is in another run, or if its run cannot be joined in this way.
     """
     peer_id = peer_of(address)
     try:
         with visit(initial_peers=[address], open_internet=open_internet) as node:
             signed = node.call(fetch(node, peer_id), timeout_s=2 * OPEN_S)
             manifest = checked_manifest(signed.content if signed else b"")
+            if run is not None:
+                refuse_other_run(manifest, run, address)
             author = signed.peer if signed else peer_id
             seen = roster_from_dht(node, str(manifest.run))()
             return Offer(manifest, author, seen, signed, answering_others(node, seen, address))
@@ -70,6 +74,16 @@ def ask_peer(address: str, *, open_internet: bool = False) -> Offer:
             f"the peer at {address} sent no settings of its run ({last_line(error)}): check that it runs outerloop"
             f" {outerloop.__version__}, or run outerloop doctor --peer with its address"
         ) from error
+
+
+def refuse_other_run(manifest: RunManifest, run: str, address: str) -> None:
+    """Raise UserError unless the manifest, which a remembered peer sent, is that of the run with this id."""
+    if str(manifest.run) != run:
+        raise UserError(
+            f"the peer at {address}, which this machine remembers of run {quote(run)}, sent the settings of run"
+            f" {quote(manifest.run)}: type the same line again, which may ask another peer, or ask the operator of the"
+            " run for the address of a running peer"
+        )
 
 
 def checked_manifest(content: bytes) -> RunManifest:

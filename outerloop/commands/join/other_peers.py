@@ -11,7 +11,9 @@ from typing import Any
 from outerloop.commands.join.silence import connection_error
 from outerloop.commands.known_peers import answering_peers
 from outerloop.commands.observe import SeenPeers, own_addresses
+from outerloop.config.options.saved_settings import FILE, saved_settings
 from outerloop.config.run_directory import identity_file
+from outerloop.launcher.corpus_download import run_id
 from outerloop.swarm.membership.known_addresses import addresses_file, peer_of, read_addresses
 from outerloop.swarm.p2p.observer import ObserverNode
 from outerloop.swarm.p2p.transport import Unreachable
@@ -48,17 +50,25 @@ async def _dialed(node: ObserverNode, address: str) -> str:
     return address
 
 
-def address_to_ask(address: str, typed: dict[str, Any]) -> str:
-    """Return the address to ask: `address`, or that of another peer of the same run that answers.
+def address_to_ask(address: str, typed: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the address to ask, and the id of the run that the peer there must send (None: any run).
 
-    Another peer is asked only if no TCP connection to `address` succeeds, and if this machine has joined the run of
-    that peer before: it then remembers the addresses of other peers. If none of them answers, return `address`.
+    The address is `address`, or that of another peer that answers. Another peer is asked only if no TCP connection to
+    `address` succeeds, and if this machine has joined the run of that peer before: it then remembers the addresses of
+    other peers, and the id of the run is that in its folder. Anyone can be among these peers, so one of them is chosen
+    at random: a repeated command asks another one. If none of them answers, return `address`.
 
     `typed`: the options that the user typed, which may contain run_dir.
     """
     folders = [Path(str(typed["run_dir"]))] if "run_dir" in typed else sorted(Path("runs").glob("join-*"))
-    keys = [identity_file(folder, 0) for folder in folders]
-    known = [key for key in keys if peer_of(address) in map(peer_of, read_addresses(addresses_file(key)))]
+    known = [folder for folder in folders if _remembers(folder, peer_of(address))]
     if not known or connection_error(address) is None:
-        return address
-    return next(iter(answering_peers(known[0])), address)
+        return address, None
+    answering = answering_peers(identity_file(known[0], 0))
+    return (random.choice(answering), run_id(saved_settings(known[0]))) if answering else (address, None)
+
+
+def _remembers(folder: Path, peer: str) -> bool:
+    """Return whether a run directory has the settings of its run and an address of this peer."""
+    addresses = read_addresses(addresses_file(identity_file(folder, 0)))
+    return (folder / FILE).exists() and peer in map(peer_of, addresses)
