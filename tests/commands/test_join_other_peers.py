@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from tests.support.ports import free_port
 from tests.support.run_command import run_command
 
 ONE = "/ip4/127.0.0.1/tcp/{}/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+LISTED = "/ip4/192.0.2.8/tcp/4242/p2p/12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"
 OTHER = "/ip4/192.0.2.7/tcp/4242/p2p/12D3KooWGRUVh5ZnpLdW1dQnH5xG7vW3wqqkWn7a3aTfKQvyJ8Qb"
 
 
@@ -67,10 +70,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def remember(folder: Path, *addresses: str, run: str = "summer") -> Path:
+def remember(folder: Path, *addresses: str, run: str = "summer", allow: Sequence[str] = ()) -> Path:
     identity = identity_file(folder, 0)
     identity.parent.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"exchange:\n  run: {run}\n")
+    (folder / "config.yaml").write_text(f"exchange:\n  run: {run}\n  allow: {json.dumps(allow)}\n")
     addresses_file(identity).write_text("".join(f"{address}\n" for address in addresses))
     return identity
 
@@ -88,7 +91,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[Path]:
 
 def test_a_newcomer_asks_the_typed_address_whatever_answers(home: Path, closed: str) -> None:
     remember(home / "runs/join-other", OTHER)
-    assert address_to_ask(closed, {}) == (closed, None)
+    assert address_to_ask(closed, {}, invited=False) == (closed, None)
 
 
 @pytest.mark.parametrize("typed", [{}, {"run_dir": "runs/join-summer"}])
@@ -98,14 +101,14 @@ def test_a_machine_that_returns_asks_a_remembered_peer_of_the_same_run(
     remember(home / "runs/join-another", OTHER, run="another")
     identity = remember(home / "runs/join-summer", OTHER, closed)
     asked = answers(monkeypatch, OTHER)
-    assert address_to_ask(closed, typed) == (OTHER, "summer") and asked == [identity]
+    assert address_to_ask(closed, typed, invited=False) == (OTHER, "summer") and asked == [identity]
 
 
 def test_the_peer_counts_at_whatever_address(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file may have another address of the peer than the typed one."""
     remember(home / "runs/join-summer", closed.replace("127.0.0.1", "10.0.0.1"))
     answers(monkeypatch, OTHER)
-    assert address_to_ask(closed, {}) == (OTHER, "summer")
+    assert address_to_ask(closed, {}, invited=False) == (OTHER, "summer")
 
 
 def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
@@ -115,19 +118,31 @@ def test_no_other_one_is_asked_while_a_program_listens_at_the_address(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = ONE.format(server.getsockname()[1])
         remember(home / "runs/join-summer", address, OTHER)
-        assert address_to_ask(address, {}) == (address, None) and asked == []
+        assert address_to_ask(address, {}, invited=False) == (address, None) and asked == []
 
 
 def test_the_typed_address_stays_if_none_answers(home: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(home / "runs/join-summer", closed)
     answers(monkeypatch)
-    assert address_to_ask(closed, {}) == (closed, None)
+    assert address_to_ask(closed, {}, invited=False) == (closed, None)
 
 
 def test_a_folder_without_settings_names_no_run_and_supplies_no_address(home: Path, closed: str) -> None:
     remember(home / "runs/join-summer", closed, OTHER)
     (home / "runs/join-summer/config.yaml").unlink()
-    assert address_to_ask(closed, {}) == (closed, None)
+    assert address_to_ask(closed, {}, invited=False) == (closed, None)
+
+
+@pytest.mark.parametrize("listed", [LISTED, OTHER])
+def test_an_invite_is_shown_only_to_a_listed_peer(
+    listed: str, home: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that was invited itself accepts no invites."""
+    remember(home / "runs/join-summer", closed, OTHER, LISTED, allow=[peer_of(closed), peer_of(listed)])
+    answers(monkeypatch, OTHER, LISTED)
+    assert {address_to_ask(closed, {}, invited=True) for _ in range(20)} == {(listed, "summer")}
+    answers(monkeypatch, *{OTHER, LISTED} - {listed})
+    assert address_to_ask(closed, {}, invited=True) == (closed, None)
 
 
 @pytest.mark.parametrize("flags", [["--yes"], ["--systemd"]])

@@ -141,7 +141,7 @@ def choose_address(options: argparse.Namespace) -> str | None:
 
     Return the id of the run that the peer must be in, or None if the address was not replaced.
     """
-    asked, run = address_to_ask(options.address, typed_values(options.options))
+    asked, run = address_to_ask(options.address, typed_values(options.options), invited=bool(options.invite))
     if run is not None:
         note = f"no program listens at {options.address}: asking {asked}, which this machine remembers of run {run}"
         print(note, file=sys.stderr)  # standard output may be a systemd unit

@@ -50,7 +50,7 @@ async def _dialed(node: ObserverNode, address: str) -> str:
     return address
 
 
-def address_to_ask(address: str, typed: dict[str, Any]) -> tuple[str, str | None]:
+def address_to_ask(address: str, typed: dict[str, Any], *, invited: bool) -> tuple[str, str | None]:
     """Return the address to ask, and the id of the run that the peer there must send (None: any run).
 
     The address is `address`, or that of another peer that answers. Another peer is asked only if no TCP connection to
@@ -58,14 +58,18 @@ def address_to_ask(address: str, typed: dict[str, Any]) -> tuple[str, str | None
     other peers, and the id of the run is that in its folder. Anyone can be among these peers, so one of them is chosen
     at random: a repeated command asks another one. If none of them answers, return `address`.
 
-    `typed`: the options that the user typed, which may contain run_dir.
+    Args:
+        typed: the options that the user typed, which may contain run_dir.
+        invited: whether this machine shows an invite. Then only listed peers are asked, because others accept none.
     """
     folders = [Path(str(typed["run_dir"]))] if "run_dir" in typed else sorted(Path("runs").glob("join-*"))
     known = [folder for folder in folders if _remembers(folder, peer_of(address))]
     if not known or connection_error(address) is None:
         return address, None
+    saved = saved_settings(known[0])
     answering = answering_peers(identity_file(known[0], 0))
-    return (random.choice(answering), run_id(saved_settings(known[0]))) if answering else (address, None)
+    useful = [one for one in answering if not invited or peer_of(one) in saved.exchange.allow]
+    return (random.choice(useful), run_id(saved)) if useful else (address, None)
 
 
 def _remembers(folder: Path, peer: str) -> bool:
