@@ -16,6 +16,7 @@ from outerloop.swarm.access.register_files import ADDRESS
 from outerloop.swarm.invites.invite_service import InviteService
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
+from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class AccessUpdates:
 
         `addresses`: this peer's addresses, which are stored for `outerloop invite`.
         """
-        await self._take_waiting()
+        await EXHAUSTION.wait_out(self._take_waiting)
         await self._disk.write(ADDRESS, "\n".join(addresses).encode())
         if self.service is not None:
             await self.service.serve()
@@ -61,7 +62,7 @@ class AccessUpdates:
     async def _keep_taking(self) -> None:
         while True:
             await asyncio.sleep(TAKE_S)
-            await self._take_waiting()
+            await EXHAUSTION.wait_out(self._take_waiting)
             self.register.forget_outdated()
 
     async def _take_waiting(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -10,6 +11,7 @@ from outerloop.swarm.access.register_files import ADDRESS, write_waiting
 from outerloop.swarm.invites.access_updates import TAKE_S
 from outerloop.swarm.invites.invite_client import look
 from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.timeouts import EXHAUSTED_S
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.invite_scene import A, C, Peer, X, removal, token
@@ -47,19 +49,39 @@ def test_removals_from_while_it_was_off_are_taken_before_it_serves() -> None:
     run(scene())
 
 
+class Failing(MemoryDisk):
+    error: OSError | None = None
+
+    def names(self) -> list[str]:
+        if self.error:
+            raise self.error
+        return super().names()
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_removals_are_taken_once_files_can_be_opened_again(at_start: bool) -> None:
+    async def scene() -> None:
+        disk = Failing()
+        one = Peer(MemoryNetwork(), A, disk=disk)
+        serving = asyncio.create_task(one.updates.serve([]))
+        if not at_start:
+            await serving
+        disk.error = OSError(errno.EMFILE, "too many open files")
+        await write_waiting(disk, removal(C, by=A))
+        await asyncio.sleep(2 * TAKE_S)
+        assert id_of(C) in one.trust.allow and serving.done() is not at_start
+        disk.error = None
+        await asyncio.sleep(2 * EXHAUSTED_S)
+        assert id_of(C) not in one.trust.allow and serving.done()
+
+    run(scene())
+
+
 def test_a_loop_that_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(MemoryDisk):
-        failing = False
-
-        def names(self) -> list[str]:
-            if self.failing:
-                raise OSError("input/output error")
-            return super().names()
-
     async def scene() -> None:
         disk = Failing()
         await Peer(MemoryNetwork(), A, disk=disk).updates.serve([])
-        disk.failing = True
+        disk.error = OSError("input/output error")
         await asyncio.sleep(2 * TAKE_S)
 
     run(scene())
