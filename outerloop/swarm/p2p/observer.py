@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from outerloop.swarm.p2p.socket_dir import SocketFolder
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import OPEN_S, limit
 
+P2P = b"\xa5\x03"
+"""Code of the protocol p2p in an encoded multiaddr: 421, as a varint."""
+
 
 class ObserverNode(Node):
     """A node that can also dial a specific address, not only a peer id at its known addresses."""
@@ -29,12 +33,25 @@ class ObserverNode(Node):
         where, _, peer_id = address.rpartition("/p2p/")
         try:
             async with limit(OPEN_S):
-                await self._p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
+                await self._p2p._client.connect(PeerID.from_base58(peer_id), [encoded(where)])
         except TimeoutError as error:
             raise Unreachable(f"no answer within {OPEN_S:.0f} s") from error
         except (ValueError, P2PDaemonError, OSError, EOFError) as error:  # ValueError: a malformed address
             raise Unreachable(str(error)) from error
         return peer_id
+
+
+def encoded(address: str) -> Multiaddr:
+    """Return an address in the encoding that p2pd reads. Raises ValueError if the address is malformed.
+
+    It differs from hivemind's only in the peer ids in an address, such as that of a relay: hivemind encodes an id as a
+    CID, which p2pd refuses, and p2pd reads the multihash alone.
+    """
+    content = Multiaddr(address).to_bytes()
+    for peer_id in re.findall("/p2p/([^/]+)", address):
+        as_cid, multihash = Multiaddr(f"/p2p/{peer_id}").to_bytes(), PeerID.from_base58(peer_id).to_bytes()
+        content = content.replace(as_cid, P2P + bytes([len(multihash)]) + multihash)
+    return Multiaddr(content)
 
 
 @contextmanager

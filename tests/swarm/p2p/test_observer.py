@@ -23,7 +23,7 @@ from outerloop.swarm.p2p import daemon, socket_dir
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import START_S
+from outerloop.swarm.timeouts import OPEN_S, START_S
 from tests.support.run_command import run_command
 from tests.support.swarm.loopback import Make, eventually, runs, together
 from tests.support.swarm.virtual_clock import run
@@ -161,3 +161,17 @@ def test_status_of_a_listed_run_is_for_the_machines_of_its_peers(
     assert code == 0 and "run r: 2 peers" in out and all(f"-…{one[-8:]}" in out for one in ids), out
     code, _, err = outerloop(*looks, "--run-dir", str(tmp_path / "there"))
     assert code == 2 and "has no worker" in err, err
+
+
+def test_an_address_behind_a_relay_is_dialed_through_that_relay() -> None:
+    absent = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+    with visit() as relay, visit() as node:
+        dialing = node.dial(f"{relay.addresses[0]}/p2p-circuit/p2p/{absent}")
+        with pytest.raises(Unreachable, match=r"relay circuit: NO_RESERVATION"):  # the relay has answered
+            node.call(dialing, timeout_s=2 * OPEN_S)
+
+
+@pytest.mark.parametrize("relay", ["x", "Qm1", ""])
+def test_a_malformed_id_of_a_relay_is_unreachable(relay: str) -> None:
+    with visit() as node, pytest.raises(Unreachable):
+        node.call(node.dial(f"/ip4/127.0.0.1/tcp/4/p2p/{relay}/p2p-circuit/p2p/{node.peer_id}"), timeout_s=2 * OPEN_S)
