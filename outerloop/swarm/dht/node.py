@@ -13,7 +13,6 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import dht_pb2
-from hivemind.utils.multiaddr import Multiaddr
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of
@@ -107,7 +106,7 @@ async def enter_dht(
         return node
     if not observer:
         await answer(protocol, p2p)
-    if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
+    if peers := {PeerID.from_base58(address.rpartition("/p2p/")[2]) for address in initial_peers}:
         await _greet(protocol, peers, strict=strict)
         looking = protocol.spawn(node.find_nearest_nodes([node.node_id]))
         await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the search continues in the background

@@ -62,6 +62,22 @@ async def reader(wire: Wire, *, plain: bool) -> DHTNode:
     return node
 
 
+@virtual
+async def test_the_peer_behind_a_relay_is_greeted_and_not_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    greeted: list[PeerID] = []
+
+    async def greet(protocol: object, peers: set[PeerID], *, strict: bool) -> None:
+        greeted.extend(peers)
+
+    monkeypatch.setattr("outerloop.swarm.dht.node._greet", greet)
+    relayed = f"/ip4/192.0.2.1/tcp/4/p2p/{id_of(LIAR)}/p2p-circuit/p2p/{id_of(HONEST)}"
+    own, p2p = trust(A), SimpleNamespace(peer_id=peer(A))
+    options = {"is_member": lambda peer_id: False, "observer": True, "strict": True}
+    node = await enter_dht(p2p, initial_peers=[relayed], records=SignedRecords(own), **options)  # type: ignore[arg-type]
+    await node.shutdown()
+    assert greeted == [peer(HONEST)]
+
+
 @pytest.mark.parametrize("plain", [True, False], ids=["hivemind", "guarded"])
 @virtual
 async def test_a_liar_that_names_ever_nearer_nodes_does_not_keep_a_reader_from_the_honest(plain: bool) -> None:

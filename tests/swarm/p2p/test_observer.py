@@ -31,6 +31,7 @@ from tests.support.swarm.virtual_clock import run
 pytestmark = pytest.mark.long
 
 Command = Callable[..., tuple[int, str, str]]
+ABSENT = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 
 
 @pytest.fixture(autouse=True)
@@ -164,9 +165,8 @@ def test_status_of_a_listed_run_is_for_the_machines_of_its_peers(
 
 
 def test_an_address_behind_a_relay_is_dialed_through_that_relay() -> None:
-    absent = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
     with visit() as relay, visit() as node:
-        dialing = node.dial(f"{relay.addresses[0]}/p2p-circuit/p2p/{absent}")
+        dialing = node.dial(f"{relay.addresses[0]}/p2p-circuit/p2p/{ABSENT}")
         with pytest.raises(Unreachable, match=r"relay circuit: NO_RESERVATION"):  # the relay has answered
             node.call(dialing, timeout_s=2 * OPEN_S)
 
