@@ -26,19 +26,21 @@ def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> DictConfig
     """
     if "initial_peers" not in config.exchange or initial_peers(config) or not config.run_dir:
         return config
-    peers = answering_peers(identity_file(Path(config.run_dir), 0))
+    open_internet = bool(config.exchange.get("open_internet"))
+    peers = answering_peers(identity_file(Path(config.run_dir), 0), open_internet=open_internet)
     return load.load([*overrides, *to_overrides({"exchange.initial_peers": peers})]) if peers else config
 
 
-def answering_peers(identity: Path, *, named: Sequence[str] = ()) -> list[str]:
+def answering_peers(identity: Path, *, named: Sequence[str] = (), open_internet: bool) -> list[str]:
     """Return those addresses at which a peer answers, out of `named` and the remembered ones.
 
-    `identity`: this machine's key file; the remembered addresses are stored next to it.
+    `identity`: this machine's key file; the remembered addresses are stored next to it. `open_internet`:
+    whether to use relays and hole punching.
     """
     addresses = [*named, *read_addresses(addresses_file(identity))]
     if not addresses:
         return []
-    with visit() as node:
+    with visit(open_internet=open_internet) as node:
         return node.call(_answering(node, addresses), timeout_s=3 * OPEN_S)
 
 

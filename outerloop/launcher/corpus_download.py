@@ -94,13 +94,15 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
             " exchange.initial_peers"
         )
     initial = [peer_of(address) for address in addresses]
+    open_internet = config.exchange.open_internet
     if config.exchange.allow:
-        with visit(identity_path=ensure_identity(identity_file(Path(config.run_dir), 0))) as node:
+        identity = ensure_identity(identity_file(Path(config.run_dir), 0))
+        with visit(identity_path=identity, open_internet=open_internet) as node:
             dial_any(node, addresses)
             others = listed_others(node, initial, run_id(config))
             yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
         return
-    with visit(initial_peers=addresses) as node:
+    with visit(initial_peers=addresses, open_internet=open_internet) as node:
         seen = node.call(read_roster(node.dht, run_id(config)), timeout_s=2 * DHT_S)
         others = [record.peer_id for record, age_s in seen]
         yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]

@@ -122,7 +122,7 @@ class Flow:
         self.trained: list[Any] = []
         self.looked_at: list[Path] = []
         monkeypatch.setattr(host, "train", self.train)
-        monkeypatch.setattr(known_peers, "answering_peers", lambda key: self.looked_at.append(key) or remembered)
+        monkeypatch.setattr(known_peers, "answering_peers", lambda key, **_: self.looked_at.append(key) or remembered)
         monkeypatch.setattr(host.signal, "signal", lambda *_: None)
 
     def train(self, config: Any, *, overrides: list[str], show_address: Any) -> None:
@@ -150,7 +150,7 @@ def test_train_dials_the_peers_that_it_remembers_as_well(monkeypatch: pytest.Mon
     monkeypatch.setattr("outerloop.launcher.train.train", lambda config, overrides: trained.append((config, overrides)))
     monkeypatch.setattr(train.signal, "signal", lambda *_: None)
     looked_at: list[Path] = []
-    monkeypatch.setattr(known_peers, "answering_peers", lambda key: looked_at.append(key) or [LAN])
+    monkeypatch.setattr(known_peers, "answering_peers", lambda key, **_: looked_at.append(key) or [LAN])
     listed = ["exchange=swarm_gather", f"exchange.allow=[{ID}]", f"run_dir={tmp_path}"]
     assert train.train(listed) == 0
     config, overrides = trained.pop()

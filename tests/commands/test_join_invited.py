@@ -48,7 +48,7 @@ class Network:
             monkeypatch.setattr(invitation, name, lambda *_, **__: None)
 
     @contextmanager
-    def visit(self) -> Iterator[Any]:
+    def visit(self, *, open_internet: bool) -> Iterator[Any]:
         yield SimpleNamespace(dial=lambda address: None, call=self.call)
 
     def call(self, work: Any, *, timeout_s: float) -> Any:

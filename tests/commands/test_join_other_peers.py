@@ -81,7 +81,7 @@ def remember(folder: Path, *addresses: str, run: str = "summer", allow: Sequence
 def answers(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[Path]:
     asked: list[Path] = []
 
-    def answering(identity: Path) -> list[str]:
+    def answering(identity: Path, *, open_internet: bool) -> list[str]:
         asked.append(identity)
         return list(addresses)
 

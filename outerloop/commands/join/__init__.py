@@ -7,6 +7,7 @@ import getpass
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from outerloop.commands import service
@@ -15,7 +16,13 @@ from outerloop.commands.join.checks import memory_of_model, of_machine, of_netwo
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.join.offer import ask_peer, refuse_without_peers
 from outerloop.commands.join.other_peers import address_to_ask
-from outerloop.commands.join.settings import chosen_overrides, load_settings, mark_newcomer, typed_values
+from outerloop.commands.join.settings import (
+    chosen_overrides,
+    load_settings,
+    mark_newcomer,
+    typed_values,
+    uses_open_internet,
+)
 from outerloop.commands.join.summary import summary
 from outerloop.commands.train import train_with
 from outerloop.config import part_checks
@@ -90,15 +97,15 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, raise_terminated)
     run = choose_address(options)
     invitation = Invitation.read(options.invite, options.options, address=options.address) if options.invite else None
+    open_internet = uses_open_internet(typed_values(options.options))
+    ask = partial(ask_peer, options.address, run=run, open_internet=open_internet)
     if service.is_requested(options, arguments):
         unasked = ["join", *arguments, *["--yes"] * ("--yes" not in arguments)]
-        asked = invitation.run if invitation else ask_peer(options.address, run=run).manifest.run
-        name = service.service_name("join", asked)
+        name = service.service_name("join", invitation.run if invitation else ask().manifest.run)
         print(service.service_text(options, unasked, name=name, user=getpass.getuser()), end="")
         return 0
     refuse_failed(of_machine())
-    open_internet = typed_values(options.options).get("exchange.open_internet") is True
-    offer = invitation.ask_peer() if invitation else ask_peer(options.address, run=run, open_internet=open_internet)
+    offer = invitation.ask_peer() if invitation else ask()
     overrides = chosen_overrides(
         offer.manifest,
         options.options,

@@ -10,7 +10,7 @@ from pathlib import Path
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.offer import Offer, checked_manifest
 from outerloop.commands.join.other_peers import answering_others
-from outerloop.commands.join.settings import typed_values
+from outerloop.commands.join.settings import typed_values, uses_open_internet
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
 from outerloop.config.manifest.allowed_options import is_plain
@@ -55,11 +55,13 @@ REFUSALS = {
 class Invitation:
     """An invite, the peer at which this machine uses it, and this machine's key file.
 
-    `listed`: the run's allow-list. It is empty until `ask_peer` has received it.
+    `open_internet`: whether to use relays and hole punching. `listed`: the run's allow-list. It is empty until
+    `ask_peer` has received it.
     """
 
-    def __init__(self, token: Token, address: str, identity: Path) -> None:
+    def __init__(self, token: Token, address: str, identity: Path, *, open_internet: bool) -> None:
         self._token, self._address, self._identity = token, address, identity
+        self._open_internet = open_internet
         self._receiver = peer_of(address)
         self.listed: Sequence[str] = ()
 
@@ -70,7 +72,7 @@ class Invitation:
         Raises UserError if it is malformed, if the run id is not plain text, because this command uses it in the name
         of a folder, or if the user asked for more than one worker.
 
-        `typed`: options that the user typed, which may contain run_dir and workers.
+        `typed`: options that the user typed, which may contain run_dir, workers and exchange.open_internet.
         """
         try:
             token = Token.from_text(text)
@@ -85,7 +87,7 @@ class Invitation:
         if options.get("workers", 1) != 1:
             raise UserError("an invite admits one worker: leave workers= out, and use one invite for each machine")
         run_dir = Path(str(options.get("run_dir", f"runs/join-{token.invite.run}")))
-        return Invitation(token, address, identity_file(run_dir, 0))
+        return Invitation(token, address, identity_file(run_dir, 0), open_internet=uses_open_internet(options))
 
     @property
     def run(self) -> str:
@@ -168,7 +170,7 @@ class Invitation:
     def _visiting(self) -> Iterator[ObserverNode]:
         """Connect to the peer as a visitor with a new key. Refusals and network errors are raised as UserErrors."""
         try:
-            with visit() as node:
+            with visit(open_internet=self._open_internet) as node:
                 self._dial(node)
                 yield node
         except InviteRefused as refusal:

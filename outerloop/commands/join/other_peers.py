@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from outerloop.commands.join.settings import uses_open_internet
 from outerloop.commands.join.silence import connection_error
 from outerloop.commands.known_peers import answering_peers
 from outerloop.commands.observe import SeenPeers, own_addresses
@@ -67,7 +68,7 @@ def address_to_ask(address: str, typed: dict[str, Any], *, invited: bool) -> tup
     if not known or connection_error(address) is None:
         return address, None
     saved = saved_settings(known[0])
-    answering = answering_peers(identity_file(known[0], 0))
+    answering = answering_peers(identity_file(known[0], 0), open_internet=uses_open_internet(typed))
     useful = [one for one in answering if not invited or peer_of(one) in saved.exchange.allow]
     return (random.choice(useful), run_id(saved)) if useful else (address, None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -25,6 +25,11 @@ PRECISION = "inner.precision"
 def typed_values(typed: Sequence[str]) -> dict[str, Any]:
     """Return the options that the user typed, as key -> value. Raises UserError if one is not of the form key=value."""
     return {override.key_or_group: override.value() for override in load.parse_overrides(typed)}
+
+
+def uses_open_internet(typed: Mapping[str, Any]) -> bool:
+    """Return whether the typed options (key -> value) contain exchange.open_internet=true."""
+    return typed.get("exchange.open_internet") is True
 
 
 def chosen_overrides(

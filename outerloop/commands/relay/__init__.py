@@ -89,7 +89,8 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
         report(f"forwarding the settings that this relay has kept, because {why}")
     announce = "--announce /ip4/ADDRESS/tcp/{port}"
     join_line = JoinLine(manifest.run, qr=options.qr, announce=announce)
-    answering = partial(answering_peers, identity, named=[options.address])
+    open_internet = not is_loopback(options.host)
+    answering = partial(answering_peers, identity, named=[options.address], open_internet=open_internet)
     while True:
         with visit(
             initial_peers=answering(),
@@ -98,7 +99,7 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
             announce=options.announce,
             observer=False,
             identity_path=identity,
-            open_internet=not is_loopback(options.host),
+            open_internet=open_internet,
         ) as node:
             join_line.show(node.addresses)
             manifest = serve_until_alone(
