@@ -92,6 +92,7 @@ class Worker:
         Raises RoundFailed after too many failed rounds in a row, and UserError if the peers do not start from the same
         position. Also raises Stopped, QuorumLost, ReplicasDiverged and Outvoted (types.py).
         """
+        first_step = self.step
         if late_joiner(self.exchange):
             self.outer.find_others()
             self.emit_downloaded_state()
@@ -111,7 +112,7 @@ class Worker:
             self.emit_downloaded_state(report.rounds)
             self.save_when_due()
         self.finish()
-        self.evaluate_downloaded_model()
+        self.evaluate_downloaded_model(first_step)
         self.emit_contributors()
         slow_hash = f"{self.outer.slow_hash:016x}"
         self.emit("done", slow_hash=slow_hash, peer=self.exchange.peer, **self.totals.counters())
@@ -240,12 +241,13 @@ class Worker:
             self.emit_once(line)
         self.divergence = ending.divergence
 
-    def evaluate_downloaded_model(self) -> None:
+    def evaluate_downloaded_model(self, first_step: int) -> None:
         """Evaluate the final model if this worker downloaded it instead of landing the last round.
 
-        If this worker resumed after the last round, its model was evaluated before the checkpoint was saved.
+        `first_step`: number of inner steps with which the worker began. If it resumed after the last round, its model
+        was evaluated before the checkpoint was saved.
         """
-        if self.evaluation.last_round < self.settings.rounds and self.step != self.settings.resume_step:
+        if self.evaluation.last_round < self.settings.rounds and self.step != first_step:
             self.evaluation.evaluate(round_number=self.settings.rounds)
 
     def raise_if_diverged(self) -> None:
