@@ -25,7 +25,7 @@ class Trackio:
     def start(self, run: RunInfo) -> None:
         """Start a trackio run, or continue the existing one if this run is resumed.
 
-        trackio finds the run to continue by its name, so each run directory has a name of its own.
+        trackio identifies a run by its name, so the name has a random suffix, and is stored in the run directory.
         """
         self.charts = Charts(run.settings["workers"], run.earlier)
         self.run = trackio.init(

@@ -2,7 +2,7 @@
 
 import importlib
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from inspect import signature
 from itertools import chain
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from outerloop.types import EXTRAS
 
@@ -50,6 +51,14 @@ def test_what_is_installed_here_satisfies_every_bound():
         for one in requirements if extra not in ("trackio", "docs") else ():
             if one.name != "outerloop-train" and (one.marker is None or one.marker.evaluate()):
                 assert one.specifier.contains(version(one.name), prereleases=True), one
+
+
+def test_every_installed_package_accepts_the_oldest_python():
+    """constraints.txt pins versions that install on each Python that pyproject.toml allows."""
+    oldest = PYPROJECT["requires-python"].removeprefix(">=") + ".0"
+    required = {one.metadata["Name"]: one.metadata["Requires-Python"] for one in distributions()}
+    refusing = {name: python for name, python in required.items() if python and oldest not in SpecifierSet(python)}
+    assert refusing == {}
 
 
 def test_all_holds_every_extra_of_a_user():

@@ -11,6 +11,13 @@ SMALL = [
     *("data=text", f"data.files=[{README}]", "inner.seq_len=16"),
 ]
 
+AUDITED_STEPS = 4
+AUDITED = [
+    *("assignment=by_round", f"schedule.sync_every={AUDITED_STEPS}"),
+    *("inner.batch=2", "inner.accumulate=2", "seed=5"),
+]
+"""Options of a run whose inner steps can be audited, with AUDITED_STEPS per round."""
+
 
 def trainer_of(*overrides, exchange=None):
     settings = load.load([*SMALL, *overrides])

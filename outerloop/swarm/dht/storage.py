@@ -88,13 +88,14 @@ class BoundedDhtStorage(DHTLocalStorage):
 
     def _make_room(self, records: DictionaryDHTValue) -> None:
         size = size_of(records)
-        if size <= MAX_KEY_BYTES and len(records.data) <= MAX_ITEMS:
-            return
-        for owner in sorted(reversed(records.data), key=self.is_member):
-            if size <= MAX_KEY_BYTES and len(records.data) <= MAX_ITEMS:
-                return
-            size -= _size(records.data[owner].value)
-            del records[owner]
+
+        def is_over() -> bool:
+            return size > MAX_KEY_BYTES or len(records.data) > MAX_ITEMS
+
+        for owner in sorted(reversed(records.data), key=self.is_member) if is_over() else ():
+            if is_over():
+                size -= _size(records.data[owner].value)
+                del records[owner]
 
 
 def size_of(records: DictionaryDHTValue) -> int:

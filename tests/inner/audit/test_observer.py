@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,13 @@ from outerloop.swarm.audit.leaves import MATCH, Leaf
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
 from outerloop.types import Round
-from tests.support.small_trainer import trainer_of
+from tests.support.small_trainer import AUDITED, AUDITED_STEPS, trainer_of
 
-STEPS, EVERY = 4, 3  # leaves after 0, 3 and 4 steps
-SETTINGS = ["assignment=by_round", f"schedule.sync_every={STEPS}", "inner.batch=2", "inner.accumulate=2", "seed=5"]
-
-
-@pytest.fixture(autouse=True)
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+EVERY = 3  # leaves after 0, 3 and 4 steps
 
 
 def observed(folder: Path, trainer: Trainer[Any] | None = None) -> tuple[Trainer[Any], AuditObserver]:
-    trainer = trainer or trainer_of(*SETTINGS)
+    trainer = trainer or trainer_of(*AUDITED)
     trainer.stream.peer = trainer.outer.exchange.peer  # type: ignore[attr-defined]  # as with a chain of commits
     desk = AuditDesk(StateStore(folder), every=EVERY)
     trainer.observer = AuditObserver(trainer, desk, tokens=trainer.stream.tokens, batch=2, seq_len=16)  # type: ignore[attr-defined]
@@ -66,7 +57,7 @@ def leaves(observer: AuditObserver, number: int) -> tuple[Leaf, ...]:
 
 def test_every_window_of_honest_rounds_matches(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, 3 * STEPS + 1)
+    train(trainer, 3 * AUDITED_STEPS + 1)
     assert [len(leaves(observer, number)) for number in range(3)] == [3, 3, 3]
     for number in range(3):
         for window in range(2):
@@ -77,7 +68,7 @@ def test_every_window_of_honest_rounds_matches(tmp_path: Path) -> None:
 
 def test_an_order_is_carried_out_before_the_next_step(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, STEPS)
+    train(trainer, AUDITED_STEPS)
     order, cancelled = order_for(observer, 0, 1), order_for(observer, 0, 1)
     cancelled.leaf.cancel()
     observer.desk.put(cancelled)
@@ -88,7 +79,7 @@ def test_an_order_is_carried_out_before_the_next_step(tmp_path: Path) -> None:
 
 def test_a_differing_leaf_is_named(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, 2 * STEPS + 1)
+    train(trainer, 2 * AUDITED_STEPS + 1)
     first, middle, last = leaves(observer, 1)
     other = b"x" * 32
     cases = [
@@ -116,8 +107,8 @@ def with_step_counts(tree: Any, count: float) -> Any:
 
 @pytest.mark.parametrize("count", [-1.0, -5.0, -1e30])
 def test_a_state_from_which_no_optimizer_can_continue_is_the_first_differing_leaf(tmp_path: Path, count: float) -> None:
-    trainer, observer = observed(tmp_path, trainer_of(*SETTINGS, "inner.optimizer.fused=false"))
-    train(trainer, 2 * STEPS + 1)
+    trainer, observer = observed(tmp_path, trainer_of(*AUDITED, "inner.optimizer.fused=false"))
+    train(trainer, 2 * AUDITED_STEPS + 1)
     state = order_for(observer, 1, 1).state
     tree = canonical.unpack(state[1])
     forged = (state[0], canonical.pack(with_step_counts(tree, count)), state[2])
@@ -128,20 +119,20 @@ def test_a_state_from_which_no_optimizer_can_continue_is_the_first_differing_lea
 def test_moments_in_which_all_gradients_vanish_are_the_first_differing_leaf(tmp_path: Path) -> None:
     """A peer that states them can compute its later states without data: here, it trains on other windows."""
     trainer, auditor = observed(tmp_path)
-    train(trainer, STEPS)
-    liar = trainer_of(*SETTINGS)
+    train(trainer, AUDITED_STEPS)
+    liar = trainer_of(*AUDITED)
     draw = torch.Generator().manual_seed(1)
-    others = [[torch.randint(0, 256, (2, 17), generator=draw) for _ in range(2)] for _ in range(STEPS + 1)]
+    others = [[torch.randint(0, 256, (2, 17), generator=draw) for _ in range(2)] for _ in range(AUDITED_STEPS + 1)]
     liar.train_on(others[-1])  # creates the moments
     assert liar.optimizer is not None
     for moments in liar.optimizer.state.values():
         moments["exp_avg"].fill_(1e18)
         moments["exp_avg_sq"].fill_(3e38)
     states = [capture(liar)]
-    for step, windows in enumerate(others[:STEPS], start=1):
+    for step, windows in enumerate(others[:AUDITED_STEPS], start=1):
         liar.train_on(windows)
         liar.outer.after_inner_step(1)
-        if step in (EVERY, STEPS):
+        if step in (EVERY, AUDITED_STEPS):
             states.append(capture(liar))
     pick = Pick(0, b"c" * 32, auditor.outer.exchange.peer, auditor.desk.header(0), 0, ())
     claimed = tuple(leaf_of(state) for state in states)
@@ -154,10 +145,10 @@ def test_a_model_with_other_constants_does_not_match(tmp_path: Path) -> None:
     liar, recorded = observed(tmp_path / "liar")
     with torch.no_grad():
         liar.model.model.rotary_emb.inv_freq.zero_()
-    train(liar, 2 * STEPS + 1)
+    train(liar, 2 * AUDITED_STEPS + 1)
     orders = [order_for(recorded, 0, 0), order_for(recorded, 1, 1)]
     auditor, observer = observed(tmp_path / "auditor")
-    train(auditor, STEPS)
+    train(auditor, AUDITED_STEPS)
     assert [observer.examine(order) for order in orders] == [0, 1]
 
 
@@ -166,7 +157,7 @@ def test_an_auditor_that_fails_to_replay_names_no_leaf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, 2 * STEPS + 1)
+    train(trainer, 2 * AUDITED_STEPS + 1)
     order = order_for(observer, 1, 1)
 
     def fail(*arguments: Any, **options: Any) -> None:
@@ -181,7 +172,7 @@ def test_an_auditor_that_fails_to_replay_names_no_leaf(
 
 def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, 2 * STEPS + 1)
+    train(trainer, 2 * AUDITED_STEPS + 1)
     own = order_for(observer, 1, 1)
     absent = replace(own.pick, peer="another")
     first = replace(own.leaves[0], weights=b"x" * 32)
@@ -191,32 +182,32 @@ def test_how_a_round_begins_is_checked_only_for_peers_whose_payload_was_counted(
 
 def test_a_round_after_a_failed_one_has_no_leaves(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, STEPS)
+    train(trainer, AUDITED_STEPS)
     assert observer.last
     observer.after_rounds([replace(observer.last, failed="no answer", peers=())])
-    train(trainer, 2 * STEPS)
+    train(trainer, 2 * AUDITED_STEPS)
     assert leaves(observer, 1) == () and len(leaves(observer, 2)) == 3
 
 
 def test_a_restarted_peer_has_leaves_from_its_second_round_on(tmp_path: Path) -> None:
     trainer, _ = observed(tmp_path / "first")
-    train(trainer, STEPS + 2)
+    train(trainer, AUDITED_STEPS + 2)
     _, observer = observed(tmp_path / "second", trainer)
-    train(trainer, 2 * STEPS)
+    train(trainer, 2 * AUDITED_STEPS)
     assert observer.desk.record(1) is None, "it did not see the first steps"
     assert len(leaves(observer, 2) if observer.desk.record(2) else ()) == 0
     train(trainer, 2)
     assert leaves(observer, 2) == ()
-    train(trainer, STEPS)
+    train(trainer, AUDITED_STEPS)
     assert len(leaves(observer, 3)) == 3
 
 
 def test_a_peer_whose_weights_are_not_the_slow_weights_has_no_leaves(tmp_path: Path) -> None:
     trainer, observer = observed(tmp_path)
-    train(trainer, STEPS)
+    train(trainer, AUDITED_STEPS)
     with torch.no_grad():
         trainer.params[0].view(-1)[0] += 1
-    train(trainer, 2 * STEPS)
+    train(trainer, 2 * AUDITED_STEPS)
     assert leaves(observer, 1) == () and len(leaves(observer, 2)) == 3
 
 
@@ -227,5 +218,5 @@ def test_without_space_on_the_disk_training_continues_without_leaves(tmp_path: P
         raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(observer.desk.store, "put", fail)
-    train(trainer, STEPS)
+    train(trainer, AUDITED_STEPS)
     assert leaves(observer, 0) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +20,6 @@ from tests.support.small_trainer import trainer_of
 SMALL_BATCH = ["inner.batch=4", "inner.micro_batch=3", "inner.accumulate=2", "rounds=4", "schedule.sync_every=60"]
 ROTARY = "model.rotary_emb.inv_fre"
 Fake = Callable[[Trainer[Any], list[torch.Tensor]], None]
-
-
-@pytest.fixture(autouse=True)
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def trained(
