@@ -64,8 +64,8 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     """
     if outer.in_flight and outer.loop.lander.eager:
         raise UserError(
-            "with eager=true a round is always in flight, and a sharded checkpoint does not contain it: set eager=false"
-            " schedule.delay=0"
+            "cannot save a sharded checkpoint while a round is in flight, which is always so with eager=true: start the"
+            " run with eager=false schedule.delay=0"
         )
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}

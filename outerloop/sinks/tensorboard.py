@@ -27,8 +27,8 @@ class TensorBoard:
     def start(self, run: RunInfo) -> None:
         """Open a new event file, and write the earlier rows of a resumed run to it again.
 
-        TensorBoard hides the values in all older event files of the folder: it could hide only those from one position
-        on, whether that position counts steps, tokens or bytes.
+        With purge_step=0, TensorBoard hides all values in older event files of the folder. A later purge_step would not
+        work, because it applies to all charts, whether their axes are steps, tokens or bytes.
         """
         self.charts = Charts(run.settings["workers"])
         self.start_s = time.time() - (run.earlier[-1]["wall_s"] if run.earlier else 0.0)

@@ -161,5 +161,5 @@ def test_a_remembered_peer_that_is_in_another_run_is_refused(
     monkeypatch.setattr(join.signal, "signal", lambda *_: None)
     code, _, said = run_command(monkeypatch, capsys, "join", closed, *flags)
     asked, refused = said.splitlines()
-    assert code == 2 and f"asking {OTHER}, which this machine remembers of run summer" in asked
-    assert "remembers of run 'summer', sent the settings of run 'winter': type the same line again" in refused
+    assert code == 2 and f"asking {OTHER}, which is stored as a peer of run summer" in asked
+    assert "stored as a peer of run 'summer', sent the settings of run 'winter': run the same command again" in refused

@@ -150,7 +150,7 @@ def choose_address(options: argparse.Namespace) -> str | None:
     """
     asked, run = address_to_ask(options.address, typed_values(options.options), invited=bool(options.invite))
     if run is not None:
-        note = f"no program listens at {options.address}: asking {asked}, which this machine remembers of run {run}"
+        note = f"no program listens at {options.address}: asking {asked}, which is stored as a peer of run {run}"
         print(note, file=sys.stderr)  # standard output may be a systemd unit
         options.address = asked
     return run

@@ -80,9 +80,9 @@ def refuse_other_run(manifest: RunManifest, run: str, address: str) -> None:
     """Raise UserError unless the manifest, which a remembered peer sent, is that of the run with this id."""
     if str(manifest.run) != run:
         raise UserError(
-            f"the peer at {address}, which this machine remembers of run {quote(run)}, sent the settings of run"
-            f" {quote(manifest.run)}: type the same line again, which may ask another peer, or ask the operator of the"
-            " run for the address of a running peer"
+            f"the peer at {address}, which this machine has stored as a peer of run {quote(run)}, sent the settings of"
+            f" run {quote(manifest.run)}: run the same command again, which chooses a stored peer at random, or ask the"
+            " operator of the run for the address of a running peer"
         )
 
 

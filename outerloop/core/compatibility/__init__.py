@@ -226,9 +226,9 @@ def of_eager(
         )
     if getattr(method, "scheduled", False) or not steady(method):
         yield (
-            "each landing takes back the eager update of the previous round, so equal means must move the slow weights"
-            " equally in all rounds, but this method schedules its learning rate or momentum, or dampens all but the"
-            " first update: set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0,"
+            "this method changes its learning rate or momentum over the rounds, or dampens all but the first update."
+            " With eager=true, each landing undoes an earlier eager update, so the same mean must give the same outer"
+            " step in all rounds: set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0,"
             " or eager=false schedule.delay=0"
         )
 
