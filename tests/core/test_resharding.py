@@ -156,7 +156,7 @@ def test_a_round_under_way_with_eager_updates_is_not_left_out(tmp_path, monkeypa
     go_on(net, optimizer, outer, [0, 1], range(1))
     distributed_checkpoint.save(tmp_path / "first", optimizer, outer)
     go_on(net, optimizer, outer, [0, 1], range(1, 3))
-    with pytest.raises(UserError, match=r"does not contain it: set eager=false schedule\.delay=0"):
+    with pytest.raises(UserError, match=r"start the run with eager=false schedule\.delay=0"):
         distributed_checkpoint.save(tmp_path / "second", optimizer, outer)
 
 
