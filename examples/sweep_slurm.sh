@@ -2,7 +2,7 @@
 # A sweep on SLURM with one job per run: three recipes, three seeds, the same number of inner steps; then one report.
 # Run: `examples/sweep_slurm.sh hydra.launcher.partition=gpu` on a login node. Further options can be added; FOLDER=...
 # sets the output folder. See: nine job ids, then a table of all recipes. FOLDER/report/report.html shows the curves.
-set -euo pipefail
+set -uo pipefail
 folder=${FOLDER:-runs/sweep}
 outerloop train -m \
   hydra/launcher=submitit_slurm \
@@ -16,4 +16,5 @@ outerloop train -m \
   workers=8 \
   steps=900 \
   "$@"
-outerloop report "$folder"
+code=$? # 1 if one of the jobs failed: the report then shows the others
+outerloop report "$folder" && exit "$code"

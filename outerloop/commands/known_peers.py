@@ -1,8 +1,7 @@
-"""Find out which remembered peers of a run answer, so that a peer that restarts joins them."""
+"""Let a peer that restarts join the remembered peers of its run."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from outerloop.config import load
 from outerloop.config.build import initial_peers
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.run_directory import identity_file
-from outerloop.swarm.membership.known_addresses import addresses_file, read_addresses
-from outerloop.swarm.p2p.observer import ObserverNode, visit
-from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import OPEN_S
+from outerloop.swarm.membership.answering_peers import answering_peers
 
 
 def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -29,29 +25,3 @@ def with_known_peers(config: DictConfig, overrides: Sequence[str]) -> DictConfig
     open_internet = bool(config.exchange.get("open_internet"))
     peers = answering_peers(identity_file(Path(config.run_dir), 0), open_internet=open_internet)
     return load.load([*overrides, *to_overrides({"exchange.initial_peers": peers})]) if peers else config
-
-
-def answering_peers(identity: Path, *, named: Sequence[str] = (), open_internet: bool) -> list[str]:
-    """Return those addresses at which a peer answers, out of `named` and the remembered ones.
-
-    `identity`: this machine's key file; the remembered addresses are stored next to it. `open_internet`:
-    whether to use relays and hole punching.
-    """
-    addresses = [*named, *read_addresses(addresses_file(identity))]
-    if not addresses:
-        return []
-    with visit(open_internet=open_internet) as node:
-        return node.call(_answering(node, addresses), timeout_s=3 * OPEN_S)
-
-
-async def _answering(node: ObserverNode, addresses: Sequence[str]) -> list[str]:
-    answers = await asyncio.gather(*(_answers(node, address) for address in addresses))
-    return [address for address, answers_here in zip(addresses, answers, strict=True) if answers_here]
-
-
-async def _answers(node: ObserverNode, address: str) -> bool:
-    try:
-        await node.dial(address)
-    except Unreachable:
-        return False
-    return True

@@ -14,9 +14,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from outerloop.config.manifest.allowed_options import is_plain
 from outerloop.config.manifest.content import RunManifest, parse
+from outerloop.config.manifest.describe_run import RUN
+from outerloop.config.options.saved_settings import saved_settings
 from outerloop.config.run_directory import identity_file
 from outerloop.core.contributor_rows import Contributions, contributors
+from outerloop.launcher.corpus_download import run_id
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.access.signatures import Signatures
@@ -85,13 +89,14 @@ def answer_of(done: Future[T]) -> T | None:
 class RunObservation:
     """An observer of a run that asks the peer `peer_id`, without joining.
 
-    `roster` reads the current roster. `is_open`: whether the run has no allow-list, so that all its peers answer.
+    `run`: the id of the run. `roster` reads the current roster. `is_open`: whether the run has no allow-list, so that
+    all its peers answer.
     """
 
     def __init__(
         self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], SeenPeers], is_open: bool
     ) -> None:
-        self._visitor, self._peer_id, self._run = visitor, peer_id, run
+        self._visitor, self._peer_id, self.run = visitor, peer_id, run
         self._roster, self._is_open = roster, is_open
         self._seen: SeenPeers = []
         self._expelled = LatestAnswer(lambda: visitor.spawn(ask(visitor, run, peer_id)))
@@ -149,11 +154,23 @@ class RunObservation:
 
     def manifest(self) -> RunManifest | None:
         """Return the settings of the run as the observed peer describes them, or None if it sends no valid manifest."""
-        try:
-            signed = self._visitor.call(fetch_manifest(self._visitor, self._peer_id), timeout_s=2 * OPEN_S)
-            return parse(signed.content) if signed else None
-        except (BrokenStream, Unreachable, TimeoutError, MalformedMessage):
-            return None
+        return manifest_of(self._visitor, self._peer_id)
+
+
+def manifest_of(visitor: ObserverNode, peer_id: str) -> RunManifest | None:
+    """Return the manifest that a peer serves, or None if it sends no valid one."""
+    try:
+        signed = visitor.call(fetch_manifest(visitor, peer_id), timeout_s=2 * OPEN_S)
+        return parse(signed.content) if signed else None
+    except (BrokenStream, Unreachable, TimeoutError, MalformedMessage):
+        return None
+
+
+def run_in_manifest(visitor: ObserverNode, peer_id: str) -> str:
+    """Return the id of a peer's run as its manifest states it, or "default" if there is no manifest with a plain id."""
+    manifest = manifest_of(visitor, peer_id)
+    run = str(manifest.run) if manifest else ""
+    return run if is_plain(RUN, run) else "default"
 
 
 def own_addresses(seen: SeenPeers) -> dict[str, str]:
@@ -203,12 +220,13 @@ def contributions_of(
 
 
 @contextmanager
-def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
+def observe_run(address: str, *, run: str | None, run_dir: Path | None) -> Iterator[RunObservation]:
     """Observe a run within a `with` block, without joining it.
 
     Args:
         address: full multiaddr of a running peer.
-        run: exchange.run of that peer.
+        run: exchange.run of that peer; None: the one in the settings of `run_dir` or, without an allow-list, the one
+            that the peer states in its manifest.
         run_dir: run directory of that peer; required if the run has an allow-list.
 
     Raises:
@@ -218,14 +236,17 @@ def observe_run(address: str, *, run: str, run_dir: Path | None) -> Iterator[Run
     with ExitStack() as stack:
         try:
             node = stack.enter_context(visit(initial_peers=[address]))
+            run = run or run_in_manifest(node, peer_id)
             roster = roster_from_dht(node, run)
         except NotAllowed as error:
             if run_dir is None:
                 raise UserError(
-                    f"run {run!r} has an exchange.allow, and its peers answer only each other: on the machine of one of"
-                    " these peers, run outerloop status with that peer's address, and with its run_dir as --run-dir"
+                    "this run has an allow-list (exchange.allow), and its peers answer only each other: on the machine"
+                    " of one of these peers, run the same command with that peer's address, and with its run_dir as"
+                    " --run-dir"
                 ) from error
             node = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
+            run = run or run_id(saved_settings(run_dir))
             roster, is_open = roster_from_worker(node, address, run), False
         observation = RunObservation(node, peer_id, run=run, roster=roster, is_open=is_open)
         stack.callback(observation.stop)

@@ -40,7 +40,8 @@ EXAMPLES = """\
 examples
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           live; use the address that a peer printed
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --once    print one table and exit
-  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine       with exchange.run=mine
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine
+                       exchange.run=mine of peers with their own training program, which do not state it
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run-dir runs/mine
                        a run with exchange.allow, on the machine of the peer at that address
 
@@ -56,7 +57,7 @@ def parser() -> Parser:
     """Return the option parser."""
     out = Parser("status", example="outerloop status ADDR", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("address", metavar="ADDR", help="address of any running peer of the swarm")
-    out.add_argument("--run", default="default", metavar="NAME", help="exchange.run of this peer (default: default)")
+    out.add_argument("--run", metavar="NAME", help="exchange.run of this peer (default: the peer is asked)")
     out.add_argument("--run-dir", type=Path, metavar="DIR", help="run_dir of this peer, if the run has exchange.allow")
     out.add_argument("--once", action="store_true", help="print one table; implied if the output is not a terminal")
     return out
@@ -74,12 +75,12 @@ def main(arguments: Sequence[str]) -> int:
     console = Console() if terminal else Console(width=PIPE_WIDTH)
     with observe_run(options.address, run=options.run, run_dir=options.run_dir) as observation:
         if terminal and not options.once:
-            watch(observation, options.run, console, asked=peer_of(options.address))
+            watch(observation, console, asked=peer_of(options.address))
         else:
             console.print(
                 page(
-                    options.run,
-                    require_peers(observation.seen(), options.run),
+                    observation.run,
+                    require_peers(observation.seen(), observation.run),
                     observation.expelled(wait_s=2 * HISTORY_S),
                     observation.contributions(wait_s=2 * HISTORY_S),
                     asked=peer_of(options.address),
@@ -88,11 +89,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def watch(observation: RunObservation, run: str, console: Console, *, asked: str) -> None:
+def watch(observation: RunObservation, console: Console, *, asked: str) -> None:
     """Show the live table until Ctrl-C. `asked`: id of the observed peer. Raises Terminated on SIGTERM."""
 
     def current_page() -> Group:
-        return page(run, observation.seen(), observation.expelled(), observation.contributions(), asked=asked)
+        return page(
+            observation.run, observation.seen(), observation.expelled(), observation.contributions(), asked=asked
+        )
 
     try:
         with Live(current_page(), console=console, auto_refresh=False) as live:

@@ -31,12 +31,22 @@ from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
 from outerloop.state.checkpoint import unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
+from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.types import Capabilities, Round, UserError
 
 
 def initial_peers(config: DictConfig) -> list[str]:
     """Return the configured addresses of running peers to join. The list is empty if the exchange has no addresses."""
     return list(config.exchange.get("initial_peers", []))
+
+
+def peers_to_dial(config: DictConfig, run_dir: Path, worker: int = 0) -> list[str]:
+    """Return the configured addresses or, if there are none, those of the run that this worker had met and that answer.
+
+    A new worker has met no peers, so the list is then empty. `run_dir`: folder of the worker's key.
+    """
+    open_internet = bool(config.exchange.get("open_internet"))
+    return initial_peers(config) or answering_peers(identity_file(run_dir, worker), open_internet=open_internet)
 
 
 def make_peer_exchange(

@@ -107,8 +107,8 @@ def from_recipe(
             Options of the inner trainer, the data and the model are rejected, because your program provides these.
         peers: number of peers that must join before the run starts; sets exchange.peers.
         sync_every: H, the number of inner steps per round; sets schedule.sync_every.
-        initial_peers: one or more addresses of running peers; sets exchange.initial_peers. The first peer of a run logs
-            its address.
+        initial_peers: one or more addresses of running peers; sets exchange.initial_peers. Every peer logs its address.
+            Without initial peers, a peer that restarts with the same `run_dir` dials the peers that it had met.
         exchange: an exchange that has already joined. It replaces the exchange that the options describe.
         mesh, dim: exchange messages over torch.distributed among the processes along dimension `dim` of this
             DeviceMesh: mesh=mesh, dim="islands". A one-dimensional mesh needs no `dim`.
@@ -279,11 +279,12 @@ def join_exchange(
     run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as resources:
         resources.callback(run_directory.unlock, run_directory.lock_directory(run_dir))
-        exchange = build.make_peer_exchange(settings, run_dir, initial_peers=build.initial_peers(settings), lanes=lanes)
+        peers = build.peers_to_dial(settings, run_dir)
+        exchange = build.make_peer_exchange(settings, run_dir, initial_peers=peers, lanes=lanes)
         if isinstance(exchange, NetworkPeer):
             exchange.on_close(resources.pop_all().close)
     try:
-        if isinstance(exchange, NetworkPeer) and not build.initial_peers(settings):
+        if isinstance(exchange, NetworkPeer):
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
         exchange.join(
             build.next_launch(build.make_schedule(settings, lambda: state), state["inner_step"] if state else 0)

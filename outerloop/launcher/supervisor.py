@@ -231,11 +231,14 @@ class Supervisor:
     def print_address(self, addresses: Sequence[str]) -> None:
         """Print what to type on other machines to join, if the run still needs peers or admits late joiners.
 
-        A peer that has itself joined by an address prints nothing.
+        A peer that has itself joined by an address prints only its own address, for the case that the first one leaves.
         """
         peers = self.config.exchange.peers
         is_full = peers <= self.config.workers and not build.capabilities(self.config).replicated
-        if is_full or build.initial_peers(self.config):
+        if is_full:
+            return
+        if build.initial_peers(self.config):
+            print_line(self.console, f"address of this peer: {addresses[0]}")
             return
         where = f"'exchange.initial_peers=[{addresses[0]}]'"
         local = all("/127.0.0.1/" in address for address in addresses)

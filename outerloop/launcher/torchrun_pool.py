@@ -22,17 +22,18 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.config.build import initial_peers
+from outerloop.config.build import peers_to_dial
 from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import RankLayout, current_layout
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.exchange.network_peer import NeedsQuorum
 from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import run_worker
 from outerloop.launcher.torchrun_stop import LEAVE, STOP_AFTER, STOP_REQUESTED, following_stop
 from outerloop.launcher.worker_pool import error_event, run_to_end, stopping_event
-from outerloop.launcher.worker_process import Emit, swarm_exchange, with_peer_status
+from outerloop.launcher.worker_process import Emit, agree_on_checkpoint, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange
 from outerloop.types import Stopped, UserError
 
@@ -94,9 +95,10 @@ class TorchrunPool:
     def forward(self, event: Event) -> None:
         """Forward an event. Hold back "stopping" events until all ranks have sent one.
 
-        Only then is it known which of them has begun the most inner steps.
+        Only then is it known which of them has begun the most inner steps. That of a rank which cannot end its step is
+        forwarded at once, because no checkpoint can be saved then.
         """
-        if event["event"] != "stopping":
+        if event["event"] != "stopping" or event["blocked"]:
             self.events.put(event)
             return
         self.begun[event["worker"]] = event["step"]
@@ -152,9 +154,19 @@ def run_rank(
             f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
         )
     layout = current_layout(config)
-    join = partial(run_worker.join_exchange, config, run_dir=run_dir, resume_step=resume_step, index=layout.island)
+    agreed = resume_step
+
+    def join(exchange: Exchange) -> None:
+        """Agree on a checkpoint with the peers of a swarm, and join. Only ranks with their own exchange call this."""
+        nonlocal agreed
+        if isinstance(exchange, NeedsQuorum):
+            stop_point.blocked = exchange.lacks_quorum
+        agreed = agree_on_checkpoint(exchange, run_dir, resume_step, layout.island, emit)
+        run_worker.join_exchange(config, exchange, run_dir, agreed, layout.island)
+
     exchange, emit_event = rank_exchange(config, layout, run_dir, join, emit)
     try:
+        resume_step = json.loads(layout.ranks.broadcast(json.dumps(agreed).encode()))
         with following_stop(store, stop_point):
             run_worker.run_worker(
                 config,
@@ -196,7 +208,8 @@ def join_islands(
     if config.workers_as == "ranks":
         exchange: Exchange = make(config.exchange, group=layout.lane_group)
     else:
-        exchange = swarm_exchange(config, run_dir, layout.island, initial_peers(config), emit, lanes=layout.num_lanes)
+        peers = peers_to_dial(config, run_dir, layout.island)
+        exchange = swarm_exchange(config, run_dir, layout.island, peers, emit, lanes=layout.num_lanes)
     try:
         join(exchange)
     except BaseException:

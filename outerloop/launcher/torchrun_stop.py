@@ -41,7 +41,7 @@ def following_stop(store: dist.Store, stop_point: StopPoint) -> Iterator[None]:
     def follow() -> None:
         with suppress(dist.DistError):  # the store ends with rank 0, and then torchrun ends this process
             if appears(STOP_REQUESTED):
-                send_event(store, stopping_event(dist.get_rank(), stop_point.request()))
+                send_event(store, stopping_event(dist.get_rank(), stop_point.request(), blocked=stop_point.blocked()))
                 if appears(STOP_AFTER):
                     obey(store.get(STOP_AFTER).decode(), stop_point)
 

@@ -59,6 +59,7 @@ def test_an_open_run_has_its_own_defaults_and_typed_options_replace_them() -> No
         "exchange.host='0.0.0.0'",
         "exchange.port=4242",
         "exchange.open_internet=true",
+        "checkpoint.hf_every=20",
         "rounds=100000",
         "scores.payloads=2",
         "scores.windows=16",

@@ -42,7 +42,7 @@ def manifest() -> RunManifest:
 
 
 def overrides(manifest: RunManifest, *typed: str) -> list[str]:
-    return chosen_overrides(manifest, typed, addresses=[ADDRESS], host="0.0.0.0", port=0)
+    return chosen_overrides(manifest, typed, addresses=[ADDRESS], peers={ID}, host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,23 @@ def test_the_machine_trains_with_the_options_of_the_run_and_its_own(manifest: Ru
     typed = overrides(manifest, "run_dir=/data/x", "exchange.port=4711", "threads=2")
     assert "run_dir='runs/join-summer'" not in typed and "exchange.port=0" not in typed
     assert typed[-3:] == ["run_dir=/data/x", "exchange.port=4711", "threads=2"]
+
+
+def test_a_run_directory_of_another_run_with_the_same_name_is_not_used(
+    manifest: RunManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/join-summer").mkdir(parents=True)
+    config = {"exchange": {"run": "summer", "initial_peers": [f"/ip4/192.0.2.2/tcp/4/p2p/{OTHER_ID}"]}}
+    Path("runs/join-summer/config.yaml").write_text(json.dumps(config))
+    assert "run_dir='runs/join-summer-2'" in overrides(manifest)
+    offered = Offer(manifest, ID, [])
+    shown = CONFIG.copy()
+    shown.exchange.initial_peers, shown.run_dir = [ADDRESS], "runs/join-summer-2"
+    assert "runs/join-summer is of another run with the name summer" in summary(offered, shown, 1, data="")[-1]
+    config["exchange"]["initial_peers"] = [ADDRESS]
+    Path("runs/join-summer/config.yaml").write_text(json.dumps(config))
+    assert "run_dir='runs/join-summer'" in overrides(manifest)
 
 
 def test_a_typed_micro_batch_is_not_measured(manifest: RunManifest) -> None:

@@ -21,7 +21,8 @@ with which they join and, on a terminal, its QR code. The same command in the sa
 a crash. If volunteers have continued the run meanwhile, this machine joins them. Ctrl-C saves and leaves.
 
 The command is outerloop train with other defaults: workers=1, rounds=100000, run_dir=runs/NAME, exchange.run=NAME, and
-exchange.host and exchange.port from --host and --port. With exchange.open_internet=true, this machine relays
+exchange.host and exchange.port from --host and --port. Every 20 rounds, it writes the model to run_dir/hf
+(checkpoint.hf_every=20). With exchange.open_internet=true, this machine relays
 connections for volunteers behind routers. Recipes with aggregate=senders, such as sparseloco and outerloop, get
 aggregate=median_cosine, which weakens payloads whose direction differs from that of most others. With recipes that send
 pseudo-gradients of the whole model, each peer scores two payloads per round (scores.payloads=2 scores.windows=16), and
@@ -45,7 +46,7 @@ what volunteers can join
 see also
   outerloop doctor --host 0.0.0.0 --port 4242           can others reach this machine?
   outerloop relay ADDRESS                               a second address for volunteers, without training
-  outerloop status ADDRESS --run summer                 who takes part"""
+  outerloop status ADDRESS                              who takes part"""
 
 
 def parser() -> Parser:

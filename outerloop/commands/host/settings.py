@@ -26,6 +26,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 """Form of a run's name, which also becomes the name of a folder, a systemd unit and a container."""
 ROUNDS = 100_000
 """Number of rounds of an open run, unless the user sets it. It is so large that the run lasts until it is stopped."""
+HF_EVERY = 20
+"""Number of rounds between two exports of the model, unless the user sets it. An open run rarely reaches its end, where
+the model is exported by default."""
 GATHER, GOSSIP = EXCHANGES
 AGGREGATE = "median_cosine"
 """Aggregate of an open run, unless the user sets one. In measurements, it was the best one against peers that send
@@ -60,6 +63,7 @@ def host_overrides(typed: Sequence[str], *, name: str, host: str, port: int) -> 
         "exchange.host": host,
         "exchange.port": port,
         "exchange.open_internet": not is_loopback(host),
+        "checkpoint.hf_every": HF_EVERY,
     }
     own |= {} if {"rounds", *BUDGETS} & set(keys) else {"rounds": ROUNDS}
     groups = [] if "exchange" in keys else [f"exchange={default_exchange(typed)}"]

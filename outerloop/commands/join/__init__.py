@@ -30,6 +30,7 @@ from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
 from outerloop.launcher.corpus_download import fetch_index
 from outerloop.state import checkpoint
+from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.types import UserError, raise_terminated
 
@@ -59,9 +60,9 @@ examples
 
 options of this machine
   Only options of this machine may follow the address, for example run_dir, threads, inner.device or exchange.max_mbit.
-  All other options are those of the run. run_dir is runs/join-NAME by default, where NAME is the name of the run; it
-  contains the key of this machine, so keep it. How many sequences of a batch fit in memory at once is measured, unless
-  inner.micro_batch is among the options.
+  All other options are those of the run. run_dir is runs/join-NAME by default, where NAME is the name of the run, or
+  runs/join-NAME-2 if that is of another run with the same name. It contains the key of this machine, so keep it. How
+  many sequences of a batch fit in memory at once is measured, unless inner.micro_batch is among the options.
 
 what it does
   It dials the peer at ADDRESS, which proves its identity with its key, and reads the manifest that this key signed.
@@ -110,8 +111,10 @@ def main(arguments: Sequence[str]) -> int:
         offer.manifest,
         options.options,
         addresses=[options.address, *offer.others],
+        peers={peer_of(options.address), *offer.peers},
         host=options.host,
         port=options.port,
+        run_dir=invitation.run_dir if invitation else None,
     )
     overrides += invitation.overrides if invitation else []
     config = load_settings(offer.manifest, overrides)

@@ -10,6 +10,7 @@ from pathlib import Path
 from outerloop.commands.doctor.network import last_line
 from outerloop.commands.join.offer import Offer, checked_manifest
 from outerloop.commands.join.other_peers import answering_others
+from outerloop.commands.join.run_folder import default_folder
 from outerloop.commands.join.settings import typed_values, uses_open_internet
 from outerloop.commands.join.silence import why_silent
 from outerloop.commands.observe import roster_from_worker
@@ -53,14 +54,15 @@ REFUSALS = {
 
 
 class Invitation:
-    """An invite, the peer at which this machine uses it, and this machine's key file.
+    """An invite, the peer at which this machine uses it, and this machine's run directory, which has its key file.
 
     `open_internet`: whether to use relays and hole punching. `listed`: the run's allow-list. It is empty until
     `ask_peer` has received it.
     """
 
-    def __init__(self, token: Token, address: str, identity: Path, *, open_internet: bool) -> None:
-        self._token, self._address, self._identity = token, address, identity
+    def __init__(self, token: Token, address: str, run_dir: Path, *, open_internet: bool) -> None:
+        self._token, self._address, self.run_dir = token, address, run_dir
+        self._identity = identity_file(run_dir, 0)
         self._open_internet = open_internet
         self._receiver = peer_of(address)
         self.listed: Sequence[str] = ()
@@ -86,8 +88,9 @@ class Invitation:
         options = typed_values(typed)
         if options.get("workers", 1) != 1:
             raise UserError("an invite admits one worker: leave workers= out, and use one invite for each machine")
-        run_dir = Path(str(options.get("run_dir", f"runs/join-{token.invite.run}")))
-        return Invitation(token, address, identity_file(run_dir, 0), open_internet=uses_open_internet(options))
+        default = default_folder(token.invite.run, {peer_of(address), token.invite.issuer})
+        run_dir = Path(str(options.get("run_dir", default)))
+        return Invitation(token, address, run_dir, open_internet=uses_open_internet(options))
 
     @property
     def run(self) -> str:

@@ -45,6 +45,11 @@ class Offer:
     signed: SignedManifest | None = None
     others: Sequence[str] = ()
 
+    @property
+    def peers(self) -> set[str]:
+        """The ids of all peers of the run that this machine has learned of."""
+        return {self.peer_id, *(record.peer_id for record, _ in self.seen)}
+
 
 def ask_peer(address: str, *, run: str | None = None, open_internet: bool = False) -> Offer:
     """Fetch the manifest from the peer at a full multiaddr, and the records of all peers of its run.

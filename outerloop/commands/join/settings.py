@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 import outerloop
+from outerloop.commands.join.run_folder import default_folder
 from outerloop.config import load
 from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.config.manifest.content import RunManifest
@@ -33,11 +35,25 @@ def uses_open_internet(typed: Mapping[str, Any]) -> bool:
 
 
 def chosen_overrides(
-    manifest: RunManifest, typed: Sequence[str], *, addresses: Sequence[str], host: str, port: int
+    manifest: RunManifest,
+    typed: Sequence[str],
+    *,
+    addresses: Sequence[str],
+    peers: Collection[str],
+    host: str,
+    port: int,
+    run_dir: Path | None = None,
 ) -> list[str]:
     """Return the overrides with which this machine trains: the run's, this machine's defaults, and the user's.
 
-    `addresses`: peers of the run that this machine contacts when it starts.
+    Args:
+        manifest: the settings of the run.
+        typed: options that the user typed. They replace those with the same key.
+        addresses: peers of the run that this machine contacts when it starts.
+        peers: ids of peers of the run.
+        host: IP address to listen on.
+        port: TCP port to listen on; 0: any free port.
+        run_dir: run directory of this machine; None: `default_folder`.
 
     If the user chose other data (data=...), the run's options for data and scores are left out. Unless the user sets
     inner.micro_batch and inner.precision, this machine measures its micro-batch size, and computes in bfloat16 only on
@@ -56,9 +72,10 @@ def chosen_overrides(
         raise UserError(
             f"the run needs {missing[0]}, a path that each machine sets itself: add {missing[0]}=... after the address"
         )
+    checked = checked_overrides(shared)  # before the id of the run becomes part of a path
     own = {
         "workers": 1,
-        "run_dir": f"runs/join-{manifest.run}",
+        "run_dir": str(run_dir or default_folder(str(manifest.run), peers)),
         "exchange.initial_peers": list(addresses),
         "exchange.host": host,
         "exchange.port": port,
@@ -66,7 +83,7 @@ def chosen_overrides(
     }
     if manifest.options.get(PRECISION) == "bfloat16":
         own[PRECISION] = "auto"
-    return [*checked_overrides(shared), *to_overrides({k: v for k, v in own.items() if k not in keys}), *typed]
+    return [*checked, *to_overrides({k: v for k, v in own.items() if k not in keys}), *typed]
 
 
 def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from outerloop.commands.join.offer import Offer
+from outerloop.commands.join.run_folder import note_on
 from outerloop.commands.status import headline
 from outerloop.config.build import initial_peers
 from outerloop.config.profile import plan_method
@@ -56,6 +57,8 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
         f" {pick_precision(inner.precision, device)}, {resumes(config.run_dir)},"
         f" listens on {config.exchange.host}",
     )
+    if note := note_on(Path(config.run_dir), str(offer.manifest.run)):
+        yield "note", note
 
 
 def author(offer: Offer, address: str) -> str:

@@ -14,9 +14,9 @@ from outerloop.commands import service
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join_line import JoinLine
-from outerloop.commands.known_peers import answering_peers
 from outerloop.commands.relay.serving import manifest_of, serve_until_alone
 from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.p2p.observer import visit

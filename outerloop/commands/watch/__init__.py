@@ -48,7 +48,7 @@ def parser() -> Parser:
         help="host name by which browsers may call this server, in addition to IP addresses and localhost",
     )
     out.add_argument("--stop-with-input", action="store_true", help=SUPPRESS)  # for `outerloop train watch=PORT`
-    out.add_argument("--run", default="default", metavar="NAME", help="exchange.run of the peer (default: default)")
+    out.add_argument("--run", metavar="NAME", help="exchange.run of the peer (default: the peer is asked)")
     out.add_argument("--run-dir", type=Path, metavar="DIR", help="run_dir of the peer, if the run has exchange.allow")
     return out
 

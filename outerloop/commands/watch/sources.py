@@ -49,7 +49,7 @@ def swarm_source(options: Namespace) -> Iterator[Source]:
 
     check_addresses("watch", [options.what], must_name="p2p")
     with observe_run(options.what, run=options.run, run_dir=options.run_dir) as observation:
-        yield Swarm(observation, run=options.run, settings=settings_of(observation.manifest()))
+        yield Swarm(observation, run=observation.run, settings=settings_of(observation.manifest()))
 
 
 def settings_of(manifest: RunManifest | None) -> dict[str, Any]:
