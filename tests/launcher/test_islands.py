@@ -240,6 +240,42 @@ def test_islands_meet_in_a_swarm(ran, kinds, tmp_path):
     torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)
 
 
+def unfinished(run_dir, *, after):
+    """Change a finished run into one that stopped at its checkpoint after this inner step."""
+    for name in ("summary.json", ".model"):
+        (run_dir / name).unlink()
+    shutil.rmtree(run_dir / "hf")
+    for step in checkpoint.sealed(run_dir):
+        if step > after:
+            shutil.rmtree(checkpoint.generation(run_dir, step))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_islands_of_a_swarm_that_stopped_at_different_steps_resume_together(tmp_path):
+    """The one that had stopped later goes back to the checkpoint that both have."""
+    options = ["recipe=diloco", *ALL_OF_TWO]
+
+    def trained():
+        with launched(tmp_path / "one", "island=gathered", *options) as first:
+            address = invitation(first, tmp_path / "one.txt")
+            with launched(tmp_path / "other", "island=replicated", *options, address) as second:
+                codes = [process.wait(LIMIT_S) for process in (first, second)]
+        text = [(tmp_path / f"{name}.txt").read_text() for name in ("one", "other")]
+        assert codes == [0, 0], "".join(text)
+        for name in ("one", "other"):
+            (tmp_path / f"{name}.txt").rename(tmp_path / f"{name}-before.txt")
+        return [model_of(tmp_path / name) for name in ("one", "other")], text
+
+    [before, _], _ = trained()
+    unfinished(tmp_path / "one", after=6)
+    unfinished(tmp_path / "other", after=12)
+    (one, other), text = trained()
+    assert same_tensors(one, other)
+    assert "resuming after inner step 12" in text[1] and "going back to inner step 6" in text[1]
+    torch.testing.assert_close(one, before, rtol=1e-3, atol=1e-5)
+
+
 def rounds_in(run_dir):
     """How many rounds an island has told of."""
     return sum(row["event"] == "round" for row in rows_of(run_dir)) if (run_dir / "metrics.jsonl").exists() else 0
