@@ -22,6 +22,7 @@ stats = loops.decode_groups.stats
 print(stats.cache_hits.total(), stats.cache_misses.total())
 """
 RIGHT = "[-2.0, -1.0, 2.0, 1.0]"
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 KERNELS = Path("outerloop/kernels/cpu")
 
 
@@ -34,11 +35,11 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def decoded(checkout, cache="cache"):
+def decoded(checkout, cache="cache", program=DECODE):
     """Two bits decoded in a process of its own: the values, the hits and misses of the cache, what was logged."""
     settings = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(checkout / cache)}
     done = subprocess.run(
-        [sys.executable, "-c", DECODE],
+        [sys.executable, "-c", program],
         cwd=checkout,
         env=os.environ | settings,
         capture_output=True,
@@ -79,6 +80,23 @@ def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
     values, hits_and_misses, log = decoded(checkout)
     assert values == RIGHT and hits_and_misses == "0 1" and "compiles its loops again" in log
     assert not list(checkout.rglob("*.nb?"))
+
+
+def test_damaged_files_are_replaced(checkout):
+    decoded(checkout)
+    for kind, left in [("nbi", 10), ("nbc", 0)]:
+        files = list(checkout.glob(f"cache/outerloop/loops-*/*/*.{kind}"))
+        for file in files:
+            os.truncate(file, left)
+        values, hits_and_misses, log = decoded(checkout)
+        assert files and values == RIGHT and hits_and_misses == "0 1" and log.count("are damaged") == 1
+    assert decoded(checkout) == (RIGHT, "1 0", "")
+
+
+def test_on_a_full_disk_nothing_is_kept_and_said_once(checkout):
+    start = DECODE.index("code, level")
+    values, hits_and_misses, log = decoded(checkout, program=DECODE[:start] + FULL_DISK + DECODE[start:])
+    assert values == RIGHT and hits_and_misses == "0 1" and log.count("cannot write to the cache folder") == 1
 
 
 def test_a_name_or_a_byte_changes_the_folder(checkout):

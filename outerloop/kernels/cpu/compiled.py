@@ -13,11 +13,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import xxhash
 from numba import config, njit
+from numba.core.caching import FunctionCache
 
 UNUSED_S = 30 * 86400
 """Seconds without use after which a cache folder is deleted."""
@@ -69,10 +73,44 @@ def delete_unused(parent: Path, *, now_s: float) -> None:
 FOLDER = writable_folder()
 
 
+class LoopCache(FunctionCache):
+    """The cache files of one loop. If they cannot be read or written, the loop is compiled in memory."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the cached machine code for these types, or None if there is none. Delete an unreadable index."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # unpickling a damaged file may raise almost any error
+            warn_once(f"files in the cache folder {FOLDER} are damaged: their loops are compiled again")
+            with suppress(OSError):
+                Path(self._cache_file._index_path).unlink()  # without it, numba replaces the files with machine code
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write the machine code for these types to the cache, if possible."""
+        try:
+            super().save_overload(sig, data)
+        except (OSError, EOFError, UnpicklingError) as error:  # it reads the index before it writes
+            reason = error.strerror if isinstance(error, OSError) else "its files are damaged"
+            warn_once(
+                f"cannot write to the cache folder {FOLDER} ({reason}), so later processes compile loops again: free"
+                " disk space, or set NUMBA_CACHE_DIR to another folder"
+            )
+
+
+@cache
+def warn_once(line: str) -> None:
+    """Log a warning, unless this process has already logged it."""
+    logging.getLogger(__name__).warning(line)
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile the decorated loop, or load it from the cache, at its first call with each combination of types."""
+    loop = njit(nogil=True, error_model="numpy")(function)
     before, config.CACHE_DIR = config.CACHE_DIR, str(FOLDER or "")
     try:
-        return njit(nogil=True, error_model="numpy", cache=FOLDER is not None)(function)
+        if FOLDER is not None:
+            loop._cache = LoopCache(function)
     finally:
         config.CACHE_DIR = before
+    return loop
