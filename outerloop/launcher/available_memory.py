@@ -1,16 +1,16 @@
-"""Read how much memory a new program may use: what the kernel reports as available, limited by the cgroup."""
+"""Read how much memory a new program may use: what the kernel reports as available, limited by cgroups."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from outerloop.launcher.cpu_share import CGROUP
+from outerloop.launcher.cpu_share import CGROUP, MEMBERSHIPS, cgroup_folders
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP_FILES = {
     "memory.max": ("memory.current", "inactive_file"),
-    "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "total_inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }
 """File with the memory limit -> file with the used memory, and a field of memory.stat, all in bytes.
 
@@ -19,13 +19,13 @@ v2, the second one for v1.
 """
 
 
-def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP, memberships: Path = MEMBERSHIPS) -> int | None:
     """Return how many bytes of memory a new program may use, or None if this system does not report the number."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
     if match is None:
         return None
-    free, left = 1024 * int(match[1]), cgroup_bytes(cgroup)
-    return free if left is None else min(free, left)
+    limits = map(cgroup_bytes, cgroup_folders("memory", cgroup, memberships))
+    return min([1024 * int(match[1]), *(limit for limit in limits if limit is not None)])
 
 
 def cgroup_bytes(folder: Path) -> int | None:

@@ -24,6 +24,8 @@ GRAIN = 4e8
 With the default settings, model=nano gets 1 thread and model=tiny 2.
 """
 CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIPS = Path("/proc/self/cgroup")
+"""File with the cgroups of this process, one per line, as number:controllers:path. With v2, `controllers` is empty."""
 
 
 def core_share(processes: int) -> int:
@@ -47,11 +49,27 @@ def useful_threads(params: int, tokens: int) -> int:
 def available_cores() -> int:
     """Return the number of cores that CPU affinity and the cgroup quota allow this process to use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, cgroup_quota(CGROUP) or allowed)
+    quotas = map(cgroup_quota, cgroup_folders("cpu", CGROUP, MEMBERSHIPS))
+    return min([allowed, *(quota for quota in quotas if quota is not None)])
+
+
+def cgroup_folders(controller: str, root: Path, memberships: Path) -> list[Path]:
+    """Return the folders of the cgroups that limit this process: its own one and all above it, for cgroup v2 and v1.
+
+    Some of them may not exist, because a container may see only a part of the tree. `root`: where the tree is mounted.
+    `memberships`: the file MEMBERSHIPS.
+    """
+    try:
+        lines = [line.split(":", 2) for line in memberships.read_text().splitlines()]
+    except OSError:  # not Linux
+        lines = []
+    paths = {name: Path(path.lstrip("/")) for _, names, path in lines for name in names.split(",")}
+    mounts = {root: paths.get("", Path()), root / controller: paths.get(controller, Path())}
+    return [mount / part for mount, path in mounts.items() for part in (path, *path.parents)]
 
 
 def cgroup_quota(folder: Path) -> int | None:
-    """Return the number of cores that the cgroup in `folder` allows, or None if there is no limit.
+    """Return the number of cores that the cgroup in `folder` allows, or None if it sets no limit.
 
     The number is quota / period, rounded up. Supports cgroup v1 and v2.
     """
@@ -59,8 +77,8 @@ def cgroup_quota(folder: Path) -> int | None:
         if (folder / "cpu.max").exists():
             limit, period = (folder / "cpu.max").read_text().split()
         else:
-            limit = (folder / "cpu" / "cpu.cfs_quota_us").read_text()
-            period = (folder / "cpu" / "cpu.cfs_period_us").read_text()
+            limit = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
         return -(-int(limit) // int(period)) if int(limit) > 0 else None
     except (OSError, ValueError):  # no cgroup, or "max"
         return None

@@ -18,6 +18,7 @@ def eight_cores(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu_share.os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(cpu_share.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(cpu_share, "CGROUP", tmp_path)
+    monkeypatch.setattr(cpu_share, "MEMBERSHIPS", tmp_path / "self")
     return tmp_path
 
 
@@ -57,6 +58,24 @@ def test_a_launcher_without_jobs_trains_one_run_at_a_time(eight_cores, monkeypat
 def test_a_containers_quota_counts(eight_cores, files, usable):
     for name, text in files.items():
         (eight_cores / name).parent.mkdir(exist_ok=True)
+        (eight_cores / name).write_text(text + "\n")
+    assert cpu_share.available_cores() == usable
+
+
+@pytest.mark.parametrize(
+    ("memberships", "files", "usable"),
+    [
+        ("0::/job/step", {"job/cpu.max": "300000 100000", "job/step/cpu.max": "max 100000"}, 3),
+        ("0::/job/step", {"job/cpu.max": "300000 100000", "job/step/cpu.max": "200000 100000"}, 2),
+        ("0::/job", {"other/cpu.max": "200000 100000"}, 8),
+        ("4:cpu,cpuacct:/job", {"cpu/job/cpu.cfs_quota_us": "500000", "cpu/job/cpu.cfs_period_us": "100000"}, 5),
+        ("4:cpuset:/job", {"cpu/job/cpu.cfs_quota_us": "500000", "cpu/job/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_the_lowest_quota_on_the_path_of_the_own_cgroup_counts(eight_cores, memberships, files, usable):
+    (eight_cores / "self").write_text(memberships)
+    for name, text in files.items():
+        (eight_cores / name).parent.mkdir(parents=True, exist_ok=True)
         (eight_cores / name).write_text(text + "\n")
     assert cpu_share.available_cores() == usable
 
