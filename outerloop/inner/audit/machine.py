@@ -25,7 +25,8 @@ def class_of(trainer: Trainer[Any], tokens: TokenArray, *, seq_len: int, batch: 
     windows = spread_windows(tokens, seq_len=seq_len, sequences=SAMPLES, what="the training text")
     text = hashlib.sha256(windows.numpy().tobytes()).hexdigest()
     return machine_class(
-        f"{arithmetic_platform.described(trainer.device)}, {trainer.device.type},"
+        f"{arithmetic_platform.described(trainer.device)}, {arithmetic_platform.processor_variant()},"
+        f" {trainer.device.type},"
         f" {pick_precision(trainer.precision, trainer.device)}, {settings}, {len(tokens)} tokens {text},"
         f" deterministic {torch.are_deterministic_algorithms_enabled()}"
     )
