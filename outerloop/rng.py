@@ -39,10 +39,10 @@ def set_device_state(device: torch.device, states: dict[str, Tensor]) -> None:
 
 
 def set_state(states: dict[str, Tensor]) -> None:
-    """Restore the generator states that `get_state` returned."""
+    """Restore the generator states that `get_state` returned, except those of devices that this machine lacks."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):
             torch.cuda.set_rng_state(state, device)
-    if "mps" in states:
+    if "mps" in states and torch.backends.mps.is_available():
         torch.mps.set_rng_state(states["mps"])

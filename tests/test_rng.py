@@ -1,5 +1,6 @@
 """The random state that travels with a worker, and with its checkpoint."""
 
+import pytest
 import torch
 
 from outerloop import rng
@@ -25,3 +26,14 @@ def test_the_state_is_that_of_all_devices(monkeypatch):
     devices.pop()
     rng.set_state(state)  # a machine with fewer of them
     assert torch.equal(torch.rand(3, generator=None), first[0]) and torch.equal(drawn()[1], first[1])
+
+
+@pytest.mark.parametrize("has_mps", [False, True])
+def test_the_state_of_a_mac_is_restored_on_any_machine(monkeypatch, has_mps):
+    restored = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+    monkeypatch.setattr(torch.mps, "set_rng_state", restored.append)
+    state = {"cpu": torch.get_rng_state(), "mps": torch.zeros(44, dtype=torch.uint8)}
+    first = torch.rand(3)
+    rng.set_state(state)
+    assert torch.equal(torch.rand(3), first) and len(restored) == has_mps
