@@ -19,6 +19,7 @@ from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.commands.arguments import Parser
 from outerloop.inner.export import exported_shapes
 from outerloop.schedule.streaming import strided
+from outerloop.sinks.sink import print_line
 from outerloop.types import Parts, UserError, printable
 
 PIPE_WIDTH = 140
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     payload = load(options.file, options.model)
     for line in summary(payload):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     console.print(tensor_table(payload))
     console.print(total_table(payload))
     return 0

@@ -17,6 +17,7 @@ from outerloop.report import terminal
 from outerloop.report.plan_figure import Curve, draw
 from outerloop.report.table import Table
 from outerloop.report.units import Stat, format_count
+from outerloop.sinks.sink import print_line
 from outerloop.swarm.validation import MAX_PEERS
 
 PIPE_WIDTH = 180
@@ -39,7 +40,7 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
         for part in terminal.fit_to_width(table, console.width):
             console.print(part)
     for line in [f"→ {best.method.name}, H {best.method.sync_every}: {why}", used, *notes(rows)]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
 
 
 def times_table(rows: Sequence[Forecast], best: Forecast, each: float, tokens: float) -> Table:

@@ -15,6 +15,7 @@ from outerloop.report import runs, terminal
 from outerloop.report.groups import DEFAULT_BASELINE, Comparison
 from outerloop.report.runs import Run
 from outerloop.report.units import parse_bandwidth
+from outerloop.sinks.sink import print_line
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     comparison = Comparison(read_all(runs.find(options.dirs)), baseline=options.baseline)
     page = write(comparison, options.out or options.dirs[0] / "report", bits_per_s=bits_per_s)
     terminal.print_comparison(comparison, console)
-    console.print(f"page  {page}", markup=False, highlight=False, soft_wrap=True)
+    print_line(console, f"page  {page}")
     return 0
 
 

@@ -113,18 +113,16 @@ def train_in(
 ) -> Row:
     """Train in a run directory that is already locked. Return the summary."""
     for note in run.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, note)
     if run.finished:
-        console.print(
-            f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.", soft_wrap=True
-        )
+        print_line(console, f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.")
         summary = json.loads((run.path / "summary.json").read_text())
         print_results(summary, run.path, console)
         return summary
     if run.resume_step is not None:
-        console.print(f"resuming after inner step {run.resume_step}", highlight=False)
+        print_line(console, f"resuming after inner step {run.resume_step}")
     workers = f"{config.workers} worker{'s' * (config.workers != 1)}"
-    console.print(f"{config.recipe}, {workers}, results in {run.path}", highlight=False, soft_wrap=True)
+    print_line(console, f"{config.recipe}, {workers}, results in {run.path}")
     sinks.start(run_info(config, run, console))
     with closing(sinks), ExitStack() as stack:
         if config.watch is not None:
@@ -187,9 +185,9 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
         f"figure           {run_dir / 'loss.png'}",
         f"summary          {run_dir / 'summary.json'}",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     rows = from_maps(summary.get("contributors"))
     if len(rows) > len(summary["slow_hash"]):  # peers of other machines took part
-        console.print(f"contributors     {summary_line(rows)}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"contributors     {summary_line(rows)}")
     if summary["workers_died"]:
-        console.print(f"died             workers {summary['workers_died']} of this machine", highlight=False)
+        print_line(console, f"died             workers {summary['workers_died']} of this machine")

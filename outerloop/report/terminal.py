@@ -33,7 +33,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         for part in fit_to_width(content, console.width) if content.rows else ():
             console.print(part)
     for note in comparison.notes():
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from outerloop.sinks.charts import FOLDERS, STEP, Charts
-from outerloop.sinks.sink import Row, RunInfo
+from outerloop.sinks.sink import Row, RunInfo, print_line
 from outerloop.sinks.stored_text import stored_text
 from outerloop.types import UserError
 
@@ -80,7 +80,7 @@ class Wandb:
         for folder in FOLDERS:
             self.run.define_metric(f"{folder}/*", step_metric=STEP)
         if self.run.url:
-            run.console.print(f"wandb: {self.run.url}", markup=False, highlight=False, soft_wrap=True)
+            print_line(run.console, f"wandb: {self.run.url}")
 
     def write(self, row: Row) -> None:
         """Log one row if a chart shows it or if it contains text. A "summary" row marks the run as finished."""

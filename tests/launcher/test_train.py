@@ -26,7 +26,7 @@ MUON = {"muloco", "outerloop"}  # half a second a step on a CPU that computes bf
 
 
 def run(run_dir, *overrides):
-    train(load.load([*SMALL, "exchange=inprocess", f"run_dir={run_dir}", *overrides]))
+    train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
     return summary_of(run_dir)
 
 
@@ -111,13 +111,16 @@ def test_the_exported_model_loads_and_speaks(tmp_path):
 
 
 def test_a_finished_run_says_so_with_its_results_and_stays(tmp_path, capsys):
-    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
-    [loss] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("validation loss")]
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
+    folder = tmp_path / "run[a]"  # brackets are not markup
+    run(folder, "rounds=1", "schedule.sync_every=1")
+    first = capsys.readouterr().out
+    [loss] = [line for line in first.splitlines() if line.startswith("validation loss")]
+    assert f"results in {folder}\n" in first
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    run(folder, "rounds=1", "schedule.sync_every=1")
     again = capsys.readouterr().out
-    assert "is a finished run: nothing to do" in again and loss in again
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    assert f"{folder} is a finished run: nothing to do" in again and loss in again
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_finished_run_without_its_model_exports_it_again(tmp_path):

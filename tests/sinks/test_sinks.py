@@ -13,7 +13,7 @@ from outerloop.launcher.run_info import make_sinks
 from outerloop.launcher.run_info import run_info as described
 from outerloop.sinks.charts import Charts
 from outerloop.sinks.console import Terminal
-from outerloop.sinks.sink import Sinks
+from outerloop.sinks.sink import Sinks, print_line
 from outerloop.types import UserError
 from tests.support.sink_rows import CHARTS, ROWS, play, run_info
 
@@ -202,3 +202,10 @@ def test_a_round_after_every_inner_step_is_not_a_line_after_every_inner_step(tmp
         f"4/{last}",
         f"{last}/{last}",
     ]
+
+
+@pytest.mark.parametrize("line", ["join /ip6/2a01:4f8:a:b::2/tcp/4242", "results in runs/x[a]", "[bold]:x: 3.5[/]"])
+def test_a_line_is_printed_as_it_is(line):
+    out = io.StringIO()
+    print_line(Console(file=out, width=20, force_terminal=True), line)
+    assert out.getvalue() == f"{line}\n"
