@@ -5,12 +5,14 @@ import math
 import re
 
 import pytest
+from omegaconf import OmegaConf
 
 from outerloop.commands import main
 from outerloop.commands import report as command
 from outerloop.config import load
+from outerloop.config.run_directory import MUST_MATCH, may_differ
 from outerloop.launcher.train import train
-from outerloop.report import runs, simulated_clock
+from outerloop.report import runs, setting_diff, simulated_clock
 from outerloop.report.groups import Comparison
 from outerloop.report.units import Stat, format_count, format_stat, parse_bandwidth
 from outerloop.types import UserError
@@ -72,6 +74,19 @@ def test_seeds_are_one_group_with_mean_deviation_and_gap(tmp_path):
     assert comparison.gap_percent(group(comparison, "diloco")) == pytest.approx(25.0)
     assert comparison.gap_percent(group(comparison, "ddp")) is None
     assert comparison.notes() == []
+
+
+def test_settings_that_may_change_on_resume_do_not_split_groups():
+    """Except those that decide the first weights, the shards of an island, or which peers count in a round."""
+    chosen = [[f"exchange={kind}"] for kind in load.groups()["exchange"] if kind != "folder"]
+    chosen += [["exchange=folder", "exchange.folder=f"], ["data=shared", "data.sha256=a"]]
+    configs = [OmegaConf.to_container(load.load(options), resolve=True) for options in chosen]
+    keys = {key for config in configs for key in runs.flatten(config)}
+    free = {key for key in keys if may_differ(key) and key not in MUST_MATCH}
+    rules = ("absent_rounds", "min_fraction", "min_peers", "quorum", "patience", "least_patience_s", "most_patience_s")
+    kept = setting_diff.training_settings(dict.fromkeys(free)).keys()
+    assert kept == {"init_from", "island.ranks", *(f"exchange.{rule}" for rule in rules)}
+    assert len(free) > 50
 
 
 def test_another_baseline_and_none(tmp_path):
