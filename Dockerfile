@@ -21,7 +21,7 @@ COPY outerloop outerloop
 COPY configs configs
 # A CUDA build of torch brings its own version of triton: keep that one.
 RUN grep -v '^triton==' constraints.txt > /tmp/constraints.txt \
-  && pip install --use-pep517 --constraint /tmp/constraints.txt '.[train,hf,sweep]'
+  && pip install --use-pep517 --constraint /tmp/constraints.txt '.[train,hf,sweep,host,watch,tensorboard]'
 
 # The user 1000 owns /work/runs, where runs write, and the cache of compiled kernels.
 RUN useradd --create-home --uid 1000 outerloop && install -d -o outerloop /work/runs

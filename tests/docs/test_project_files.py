@@ -67,7 +67,11 @@ def test_the_dockerfile_installs_what_there_is_and_starts_the_command():
     assert ignored[0] == "*" and {f"!{name}" for name in copied} == {line for line in ignored if line.startswith("!")}
     assert all((ROOT / name).exists() for name in copied)
     [extras] = re.findall(r"'\.\[([\w,]+)\]'", text)
-    assert {"hf", "sweep"} <= set(extras.split(",")) <= PROJECT["optional-dependencies"].keys() | {"train"}
+    assert (
+        {"hf", "sweep", "host", "watch", "tensorboard"}
+        <= set(extras.split(","))
+        <= PROJECT["optional-dependencies"].keys() | {"train"}
+    )
     entry = dict(steps)["ENTRYPOINT"]
     assert ast.literal_eval(entry) == ["outerloop"] and "outerloop" in PROJECT["scripts"]
     [torch] = re.findall(r"^ARG TORCH=(.+)", text, flags=re.MULTILINE)
