@@ -36,6 +36,15 @@ class WorkerCrashed(Exception):
     """Raised if a failed worker ends the run. The message is one line or the worker's traceback."""
 
 
+def no_checkpoint_event(worker: int) -> Event:
+    """Return a "status" event: no checkpoint is saved after the death of a worker, and what to do."""
+    text = (
+        f"no checkpoint is saved from now on, because worker {worker} ended: stop this run and start the same command"
+        " again, which resumes all workers from the last checkpoint"
+    )
+    return {"event": "status", "worker": worker, "step": 0, "text": text}
+
+
 class Supervisor:
     """Processes the events of a run's workers until all workers have left.
 
@@ -70,7 +79,7 @@ class Supervisor:
         self.active = set(range(config.workers))
         self.ready: set[int] = set()
         self.died: set[int] = set()
-        self.outvoted = ""
+        self.outvoted = self.last_death = ""
         self.done_s: float | None = None
         self.rewound = self.stopping = False
 
@@ -92,12 +101,15 @@ class Supervisor:
             self.rows.close()
 
     def process_events(self, pool: WorkerPool) -> None:
-        """Process events until every worker has left. Raises the error of the first worker that fails."""
+        """Process events until every worker has left.
+
+        Raises the error of the first worker that fails, and WorkerCrashed if all workers end before the run is done.
+        """
         while self.active:
             for event in self.next_events(pool):
                 self.handle(event)
-        if self.outvoted and self.done_s is None:
-            raise WorkerCrashed(self.outvoted)
+        if self.done_s is None:
+            raise WorkerCrashed(self.outvoted or self.last_death)
 
     def next_events(self, pool: WorkerPool) -> list[Event]:
         """Return the next event in a one-element list.
@@ -117,10 +129,14 @@ class Supervisor:
         """Let all workers train to a common inner step, save and leave.
 
         They have ANSWER_S seconds to report the inner step that they have begun, then SAVE_S seconds to reach the
-        common step and save. Do nothing if the workers have not begun to train, or if one has died or finished. Return
-        early if a worker cannot reach that step, because too few other peers are reachable.
+        common step and save. Do nothing if the workers have not begun to train, or if one has finished. Only print the
+        reason if one has died. Return early if a worker cannot reach that step, because too few other peers are
+        reachable.
         """
-        if len(self.ready) < self.config.workers or self.died or self.done_s is not None:
+        if len(self.ready) < self.config.workers or self.done_s is not None:
+            return
+        if self.died:
+            print_line(self.console, f"stopping without saving, because worker {min(self.died)} ended")
             return
         pool.request_stop()
         print_line(self.console, "saving after this inner step; interrupt again to stop without saving")
@@ -175,8 +191,11 @@ class Supervisor:
     def classify(self, event: Event) -> tuple[Event, str]:
         """Return the event to record, and the kind of event that determines how it is handled.
 
-        An error that ends only one worker, not the run, is recorded as a "died" event.
+        An error that ends only one worker, not the run, is recorded as a "died" event. So is the end of a worker that a
+        signal has ended: it leaves before any worker is done, although the run is not being stopped.
         """
+        if event["event"] == "left" and self.done_s is None and not self.stopping:
+            return died_event(event["worker"], "left before the end of the run"), "died"
         if event["event"] != "error":
             return event, event["event"]
         death = died_event(event["worker"], event["text"])
@@ -197,8 +216,12 @@ class Supervisor:
             print_line(self.console, f"going back to inner step {step}, whose checkpoint most peers have")
 
     def on_worker_died(self, event: Event) -> None:
-        """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
+        """Record that a worker died, and that no checkpoint is saved from now on.
+
+        Raises WorkerCrashed if the others cannot continue without it.
+        """
         self.died.add(event["worker"])
+        self.last_death = event["text"]
         peers = self.config.exchange.get("peers", self.config.workers)
         waits_for_all = build.capabilities(self.config).waits_for_all
         min_peers = peers if waits_for_all else self.config.exchange.get("min_peers") or min(2, peers)
@@ -209,11 +232,13 @@ class Supervisor:
             raise WorkerCrashed(
                 f"{event['text']}; {alive} of {peers} peers are left, but the run needs at least {min_peers}"
             )
+        if len(self.died) == 1 and self.active - self.died and self.done_s is None:
+            self.write(no_checkpoint_event(event["worker"]))
 
     def on_saved(self, event: Event) -> None:
         """Seal the checkpoint of an inner step once every local worker has saved its part of it.
 
-        The rows of metrics.jsonl are written to disk first. After a worker has died, checkpoints lack its part and are
+        The rows of metrics.jsonl are written to disk first. Checkpoints without the part of a worker that has died are
         deleted, because a run cannot resume from them. The checkpoint that an interrupted run saves does not replace an
         older one, because other machines may have no checkpoint of the same step.
         """
@@ -222,11 +247,11 @@ class Supervisor:
         if not workers >= self.active:
             return
         del self.saved[event["step"]]
-        if self.died:
-            checkpoint.drop(self.run.path, event["step"])
-        elif len(workers) == self.config.workers:
+        if len(workers) == self.config.workers:
             self.rows.sync()
             checkpoint.seal(self.run.path, event["step"], keep=self.config.checkpoint.keep + self.stopping)
+        elif self.died:
+            checkpoint.drop(self.run.path, event["step"])
 
     def print_address(self, addresses: Sequence[str]) -> None:
         """Print what to type on other machines to join, if the run still needs peers or admits late joiners.
