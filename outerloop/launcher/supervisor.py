@@ -92,6 +92,7 @@ class Supervisor:
         try:
             pool.start()
             self.process_events(pool)
+            self.rows.sync()
         except KeyboardInterrupt:
             self.save_before_leaving(pool)
             raise

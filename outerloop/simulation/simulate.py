@@ -135,7 +135,7 @@ def simulate(
     recorder = Recorder(settings, None if run_dir is None else Path(run_dir), progress=progress)
     with closing(recorder):
         models = run_workers(settings, task, recorder.record)
-    return recorder.results(models[0])
+        return recorder.results(models[0])
 
 
 def simulation_settings(own: Sequence[str], typed: Sequence[str]) -> DictConfig:
@@ -281,6 +281,8 @@ class Recorder:
             rounds=self.settings.rounds,
             params=ready["params"],
         )
+        if self.file:
+            self.file.sync()
         if self.run_dir is not None:
             write_atomically(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
         delay = int(self.settings.schedule.get("delay") or 0)

@@ -1,13 +1,19 @@
-"""Write metrics.jsonl: one line with a JSON object for each row of a run, flushed after each row."""
+"""Write metrics.jsonl: one line with a JSON object for each row of a run, written at once.
+
+While the disk is full, rows stay in memory, and a log line states what to do. The next row tries again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from outerloop.state import checkpoint
+from outerloop.swarm.resource_exhaustion import EXHAUSTION, REMEDIES
+from outerloop.types import UserError
 
 
 class Jsonl:
@@ -25,16 +31,39 @@ class Jsonl:
     def rewrite(self, earlier: list[dict[str, Any]]) -> None:
         """Atomically replace the content of the file with these rows, and open it for appending."""
         checkpoint.write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
-        self.file = self.path.open("a", buffering=1)
+        self.file = self.path.open("ab", buffering=0)
+        self.unwritten = bytearray()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append one row."""
-        self.file.write(json.dumps(row) + "\n")
+        """Append one row. If the disk is full, keep the row in memory."""
+        self.unwritten += json.dumps(row).encode() + b"\n"
+        try:
+            self.flush()
+        except OSError as error:
+            if not EXHAUSTION.note(error, where=str(self.path)):
+                raise
+
+    def flush(self) -> None:
+        """Append all rows that are still in memory. Raises OSError if not all of them can be written."""
+        while self.unwritten:
+            del self.unwritten[: self.file.write(self.unwritten)]
 
     def sync(self) -> None:
-        """Sync all rows written so far to disk."""
-        os.fsync(self.file.fileno())
+        """Sync all rows so far to disk. Raises UserError if the disk is full."""
+        try:
+            self.flush()
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            if error.errno not in REMEDIES:
+                raise
+            raise UserError(
+                f"{self.path} cannot be written ({error.strerror}): {REMEDIES[error.errno]}, then start the same"
+                " command again"
+            ) from error
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Append the rows that are still in memory, if possible, and close the file."""
+        with suppress(OSError):
+            self.flush()
+        with suppress(OSError):
+            self.file.close()
