@@ -89,7 +89,7 @@ def read_all(paths: Sequence[Path]) -> list[Run]:
 def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     """Write the pictures and the page that embeds them. Return the path of the page.
 
-    Raises UserError if `folder` cannot be created.
+    Raises UserError if they cannot be written.
     """
     from outerloop.report.figures import draw_all
     from outerloop.report.html import page
@@ -97,8 +97,9 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
+        checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
     except OSError as error:
-        raise UserError(f"{folder} cannot be created ({error.strerror}): pass --out with another name") from error
-    pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
-    checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
+        reason = error.strerror or error
+        raise UserError(f"{folder} cannot be written ({reason}): pass --out with another name") from error
     return folder / "report.html"

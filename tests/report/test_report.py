@@ -288,6 +288,16 @@ def test_mistakes_are_one_line_with_what_to_type(arguments, answer, tmp_path, mo
     assert answer in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["loss_tokens.png", "report.html"])
+def test_a_report_that_cannot_be_written_is_one_line(name, tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "run", [5, 3])
+    (tmp_path / "run/report" / name).mkdir(parents=True)
+    monkeypatch.setattr("sys.argv", ["outerloop", "report", str(tmp_path / "run")])
+    assert main.main() == 2
+    said = capsys.readouterr().err
+    assert "report cannot be written (Is a directory): pass --out with another name" in said and said.count("\n") == 1
+
+
 def test_quantities():
     assert [parse_bandwidth(x) for x in ("100mbit", "1.5 Gbit/s", "64kbit")] == [1e8, 1.5e9, 64e3]
     assert (
