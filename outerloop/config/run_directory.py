@@ -25,6 +25,7 @@ from outerloop.config.renamed_parts import with_new_names
 from outerloop.report.runs import DIED, flatten
 from outerloop.state import checkpoint
 from outerloop.state.durable import make_folder
+from outerloop.state.file_lock import lock_file
 from outerloop.state.replaced_folder import recover_folder
 from outerloop.types import UserError
 
@@ -242,12 +243,13 @@ def may_precede_run(path: Path) -> bool:
 def lock_directory(path: Path) -> IO[str]:
     """Lock a run directory and return the open lock file. `unlock` or the end of the process releases the lock.
 
-    Raises UserError if another process, or an outer loop of this process, holds the lock.
+    Raises UserError if another process, or an outer loop of this process, holds the lock, or if the file system has no
+    locks.
     """
     lock = (path / LOCK).open("a")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
         raise UserError(
             f"run_dir={path} is in use by another process, or by an outer loop of this process that has not left its"
             " run: set another run_dir=, or call close() or abort() on that outer loop"

@@ -37,6 +37,7 @@ from outerloop.replica.sharding import is_sharded
 from outerloop.scores.build import make_scorer
 from outerloop.scores.scorer import PayloadScorer
 from outerloop.state import checkpoint
+from outerloop.state.file_lock import lock_file
 
 BeforeFirstStep = Callable[[Trainer[Any], Corpus], None]
 """Called with a worker's trainer, and the text on which it trains."""
@@ -197,9 +198,11 @@ def run_once(path: Path, what: str) -> Iterator[bool]:
 
     The file `path` contains the name of the task that was completed last: if it is `what`, False is yielded. If the
     block raises or the process is killed, the task does not count as completed.
+
+    Raises UserError if the file system has no locks.
     """
     with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released at the latest when the process ends
+        lock_file(file, fcntl.LOCK_EX)  # released at the latest when the process ends
         file.seek(0)
         is_own = file.read() != what
         yield is_own

@@ -1,5 +1,6 @@
 """The run directory: whose it is, which settings may change, and which rows of a run survive."""
 
+import errno
 import json
 
 import pytest
@@ -8,6 +9,8 @@ from omegaconf import OmegaConf
 
 from outerloop.config import load, run_directory
 from outerloop.config.renamed_parts import RENAMED
+from outerloop.launcher.run_worker import run_once
+from outerloop.state.durable import make_folder
 from outerloop.types import UserError
 
 
@@ -83,6 +86,21 @@ def test_a_run_dir_is_free_again_after_an_error(tmp_path, monkeypatch):
         run_directory.open_run(config)
     run_directory.open_run(config).close()
     assert failed.tb, "the error keeps the lock file open, so that only `unlock` can have released it"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_not_a_run_in_use(code, tmp_path, monkeypatch):
+    def flock(*arguments):
+        raise OSError(code, "none here")
+
+    monkeypatch.setattr(run_directory.fcntl, "flock", flock)
+    file = tmp_path / "a/.lock"
+    with pytest.raises(
+        UserError, match=rf"{file} has no file locks \(none here\): set run_dir= to a folder on another"
+    ):
+        run_directory.lock_directory(make_folder(tmp_path / "a"))
+    with pytest.raises(UserError, match="has no file locks"), run_once(tmp_path / ".model", "hash"):
+        pass
 
 
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
