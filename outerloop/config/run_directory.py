@@ -10,8 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -114,20 +114,39 @@ class RunDir:
         unlock(self.lock)
 
 
+@contextmanager
+def refuse_unusable() -> Iterator[None]:
+    """Raise UserError in place of an OSError, which means that the folder of a run cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or 'the folder of the run'} cannot be used ({error.strerror or error}): set run_dir=, or"
+            " for a sweep hydra.sweep.dir=, to a folder in which you can write"
+        ) from error
+
+
+@refuse_unusable()
 def new_folder(what: str) -> Path:
-    """Create and return the folder runs/<time>-<what>, with -2, -3, ... appended if that name is taken."""
+    """Create and return the folder runs/<time>-<what>, with -2, -3, ... appended if that name is taken.
+
+    Raises UserError if it cannot be created.
+    """
     name = Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{what}"
+    name.parent.mkdir(exist_ok=True)
     for path in chain([name], (Path(f"{name}-{number}") for number in count(2))):
         with suppress(FileExistsError):
-            path.mkdir(parents=True)
+            path.mkdir()
             break
     return path
 
 
+@refuse_unusable()
 def open_run(config: DictConfig) -> RunDir:
     """Check the run directory, lock it and write config.yaml to it.
 
     Raises UserError, without changing the directory, if it contains a run with different settings, or files but no run.
+    Raises UserError if it cannot be written.
     """
     path = Path(config.run_dir) if config.run_dir else new_folder(config.recipe)
     resumed = (path / "config.yaml").exists()
@@ -143,12 +162,13 @@ def open_run(config: DictConfig) -> RunDir:
         raise
 
 
+@refuse_unusable()
 def finished_run(config: DictConfig) -> RunDir | None:
     """Return the run directory, locked, if its run is finished; None if there is no run, or training must continue.
 
     This needs no data: with corpus.share, the data of the saved run is not compared, because the hash of this machine's
-    data is not known yet. Raises UserError if another process uses the directory, or if it contains a run with
-    different settings.
+    data is not known yet. Raises UserError if another process uses the directory, if it contains a run with different
+    settings, or if it cannot be written.
     """
     path = Path(config.run_dir or "")
     if not config.run_dir or not (path / "config.yaml").exists():

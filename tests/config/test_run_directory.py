@@ -81,7 +81,7 @@ def test_a_run_dir_is_free_again_after_an_error(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError("no space left on device")
 
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space left") as failed:
+    with monkeypatch.context() as broken, pytest.raises(UserError, match="no space left") as failed:
         broken.setattr(run_directory.checkpoint, "write_atomically", full)
         run_directory.open_run(config)
     run_directory.open_run(config).close()
@@ -101,6 +101,33 @@ def test_a_file_system_without_locks_is_not_a_run_in_use(code, tmp_path, monkeyp
         run_directory.lock_directory(make_folder(tmp_path / "a"))
     with pytest.raises(UserError, match="has no file locks"), run_once(tmp_path / ".model", "hash"):
         pass
+
+
+def test_a_run_dir_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"file/a cannot be used \(Not a directory\): set run_dir=, or"):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}/file/a"]))
+    config = load.load([f"run_dir={tmp_path}/b"])
+    run_directory.open_run(config).close()
+
+    def refuse(path, *arguments, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(run_directory.Path, "open", refuse)
+    for start in (run_directory.finished_run, run_directory.open_run):
+        with pytest.raises(UserError, match=r"b/\.lock cannot be used \(Permission denied\)"):
+            start(config)
+
+
+@pytest.mark.parametrize("content", ["missing folder", None])
+def test_runs_that_is_not_a_folder_is_one_line(content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if content:
+        (tmp_path / "runs").symlink_to(tmp_path / content)
+    else:
+        (tmp_path / "runs").touch()
+    with pytest.raises(UserError, match=r"^runs cannot be used \(File exists\): set run_dir=, or"):
+        run_directory.new_folder("diloco")
 
 
 def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
