@@ -16,11 +16,9 @@ from typing import Generic, TypeVar
 
 from outerloop.config.manifest.allowed_options import is_plain
 from outerloop.config.manifest.content import RunManifest, parse
-from outerloop.config.manifest.describe_run import RUN
-from outerloop.config.options.saved_settings import saved_settings
+from outerloop.config.options.saved_settings import run_id, saved_settings
 from outerloop.config.run_directory import identity_file
 from outerloop.core.contributor_rows import Contributions, contributors
-from outerloop.launcher.corpus_download import run_id
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.access.signatures import Signatures
@@ -170,7 +168,7 @@ def run_in_manifest(visitor: ObserverNode, peer_id: str) -> str:
     """Return the id of a peer's run as its manifest states it, or "default" if there is no manifest with a plain id."""
     manifest = manifest_of(visitor, peer_id)
     run = str(manifest.run) if manifest else ""
-    return run if is_plain(RUN, run) else "default"
+    return run if is_plain("exchange.run", run) else "default"
 
 
 def own_addresses(seen: SeenPeers) -> dict[str, str]:

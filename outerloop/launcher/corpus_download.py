@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from outerloop.config.build import initial_peers, shared_corpus
+from outerloop.config.options.saved_settings import run_id
 from outerloop.config.run_directory import identity_file
 from outerloop.exchange.swarm_waiting import progress_to
 from outerloop.sinks.console import format_bytes
@@ -157,8 +158,3 @@ def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:
         ) from error
     finally:
         future.cancel()
-
-
-def run_id(config: DictConfig) -> str:
-    """Return the name of the run that is part of protocol names: exchange.run, or "default" if it is not set."""
-    return str(config.exchange.get("run") or "default")

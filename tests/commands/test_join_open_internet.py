@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from outerloop.commands import join, known_peers
+from outerloop.commands import join
 from outerloop.commands.join import invitation, offer, other_peers
 from outerloop.commands.join.invitation import Invitation
 from outerloop.commands.known_peers import with_known_peers
@@ -18,6 +18,7 @@ from outerloop.config.run_directory import identity_file
 from outerloop.launcher import corpus_download
 from outerloop.launcher.corpus_download import source_peers
 from outerloop.swarm.access.invites import Token
+from outerloop.swarm.membership import answering_peers
 from outerloop.swarm.membership.known_addresses import addresses_file
 from tests.support.swarm.dht_scene import id_of, trust
 
@@ -37,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Visited(open_internet)
 
     monkeypatch.chdir(tmp_path)
-    for module in (offer, invitation, known_peers, corpus_download):
+    for module in (offer, invitation, answering_peers, corpus_download):
         monkeypatch.setattr(module, "visit", visit)
     monkeypatch.setattr(join, "of_machine", lambda: iter([]))
     monkeypatch.setattr(join.signal, "signal", lambda *_: None)

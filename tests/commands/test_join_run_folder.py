@@ -11,8 +11,10 @@ import pytest
 from outerloop.commands.join.run_folder import default_folder, note_on
 from outerloop.config.run_directory import identity_file
 from outerloop.swarm.membership.known_addresses import addresses_file
+from tests.support.swarm.dht_scene import id_of
 
 RUN = "open"
+A, B, C, D = map(id_of, range(4))
 FIRST, SECOND = Path("runs/join-open"), Path("runs/join-open-2")
 
 
@@ -35,22 +37,22 @@ def make_folder(folder: Path, *, met: str = "", dialed: str = "", allow: Sequenc
 
 
 def test_the_first_run_with_a_name_has_the_plain_folder() -> None:
-    assert default_folder(RUN, {"A"}) == FIRST and note_on(FIRST, RUN) == ""
+    assert default_folder(RUN, {A}) == FIRST and note_on(FIRST, RUN) == ""
 
 
-@pytest.mark.parametrize("stored", [{"met": "A"}, {"dialed": "A"}, {"allow": ["A"]}])
+@pytest.mark.parametrize("stored", [{"met": A}, {"dialed": A}, {"allow": [A]}])
 def test_the_same_run_has_the_same_folder_whichever_peer_is_asked(stored: dict[str, str]) -> None:
     """It is the same run as long as one of its peers is stored."""
     make_folder(FIRST, **stored)  # type: ignore[arg-type]
-    assert default_folder(RUN, {"new", "A"}) == FIRST
+    assert default_folder(RUN, {"new", A}) == FIRST
     assert default_folder(RUN, {"new"}) == SECOND
 
 
 def test_two_runs_with_the_same_name_keep_their_folders() -> None:
-    make_folder(FIRST, met="A")
-    make_folder(default_folder(RUN, {"B"}), dialed="B")
-    make_folder(default_folder(RUN, {"C"}), allow=["C"])
-    assert [default_folder(RUN, {peer}).name for peer in "ABCD"] == [
+    make_folder(FIRST, met=A)
+    make_folder(default_folder(RUN, {B}), dialed=B)
+    make_folder(default_folder(RUN, {C}), allow=[C])
+    assert [default_folder(RUN, {peer}).name for peer in (A, B, C, D)] == [
         "join-open",
         "join-open-2",
         "join-open-3",
@@ -61,17 +63,17 @@ def test_two_runs_with_the_same_name_keep_their_folders() -> None:
 
 def test_a_number_after_a_name_may_be_that_of_another_run() -> None:
     """The plain folder of the run "open-2" is the second one of the run "open"."""
-    make_folder(SECOND, met="A", run="open-2")
-    make_folder(FIRST, met="B")
-    assert default_folder("open-2", {"A"}) == SECOND
-    assert default_folder(RUN, {"A"}) == Path("runs/join-open-3")
+    make_folder(SECOND, met=A, run="open-2")
+    make_folder(FIRST, met=B)
+    assert default_folder("open-2", {A}) == SECOND
+    assert default_folder(RUN, {A}) == Path("runs/join-open-3")
 
 
 def test_a_key_that_an_invite_admitted_is_used_if_training_never_started() -> None:
     identity = identity_file(FIRST, 0)
     identity.parent.mkdir(parents=True)
     identity.touch()
-    assert default_folder(RUN, {"A"}) == FIRST
+    assert default_folder(RUN, {A}) == FIRST
 
 
 def test_a_folder_of_ones_own_choice_has_no_note() -> None:

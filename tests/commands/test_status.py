@@ -113,12 +113,12 @@ def test_stopped_while_it_looks_for_peers(sent: signal.Signals, code: int, monke
     ("sent", "expected"), [(signal.SIGTERM, pytest.raises(Terminated)), (signal.SIGINT, nullcontext())]
 )
 def test_the_live_table_ends_with_ctrl_c(sent: signal.Signals, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    observation = SimpleNamespace(seen=lambda: [], expelled=lambda: {}, contributions=lambda: None)
+    observation = SimpleNamespace(run="r", seen=lambda: [], expelled=lambda: {}, contributions=lambda: None)
     monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(sent))
     monkeypatch.setattr(status, "page", lambda *_, **__: Group())
     with restored_signals(), expected:
         signal.signal(signal.SIGTERM, raise_terminated)
-        status.watch(cast(RunObservation, observation), "r", Console(), asked=IDS[0])
+        status.watch(cast(RunObservation, observation), Console(), asked=IDS[0])
 
 
 def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:

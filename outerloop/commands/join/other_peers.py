@@ -11,9 +11,8 @@ from typing import Any
 from outerloop.commands.join.settings import uses_open_internet
 from outerloop.commands.join.silence import connection_error
 from outerloop.commands.observe import SeenPeers, own_addresses
-from outerloop.config.options.saved_settings import FILE, saved_settings
+from outerloop.config.options.saved_settings import FILE, run_id, saved_settings
 from outerloop.config.run_directory import identity_file
-from outerloop.launcher.corpus_download import run_id
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.swarm.membership.known_addresses import addresses_file, peer_of, read_addresses
 from outerloop.swarm.p2p.observer import ObserverNode

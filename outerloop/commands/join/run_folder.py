@@ -7,9 +7,8 @@ from itertools import count
 from pathlib import Path
 
 from outerloop.config.build import initial_peers
-from outerloop.config.options.saved_settings import FILE, saved_settings
+from outerloop.config.options.saved_settings import FILE, run_id, saved_settings
 from outerloop.config.run_directory import identity_file
-from outerloop.launcher.corpus_download import run_id
 from outerloop.swarm.membership.known_addresses import addresses_file, peer_of, read_addresses
 
 

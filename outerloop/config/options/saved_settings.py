@@ -28,3 +28,8 @@ def saved_settings(run_dir: Path) -> DictConfig:
     if not isinstance(config, DictConfig) or not config:
         raise UserError(f"{file} contains no settings: restore it from a backup, or set another run_dir=")
     return config
+
+
+def run_id(config: DictConfig) -> str:
+    """Return the name of the run that is part of protocol names: exchange.run, or "default" if it is not set."""
+    return str(config.exchange.get("run") or "default")
