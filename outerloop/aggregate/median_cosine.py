@@ -3,13 +3,15 @@
     c_p = max(0, median_{q ≠ p} cos(Δ̂_p, Δ̂_q));    m = median_p c_p
     Δ̂_p ← Δ̂_p · min(1, 2 c_p / m)          unchanged for all p if m = 0
 
-Δ̂_p is the decoded payload of peer p. Medians are lower medians.
+Δ̂_p is the decoded payload of peer p. c_p is an upper median, and m a lower median. If (P − 1) / 2 of an odd number P of
+peers are liars, the others of an honest peer are half honest and half liars. The upper median is then the cosine with
+an honest peer, but the lower one is that with a liar.
 
-A contribution gets the factor 0 if it is orthogonal or opposed to at least half of the others. Examples are
+A contribution gets the factor 0 if it is orthogonal or opposed to more than half of the others. Examples are
 contributions with flipped signs, random noise, and values only where no other peer sends any. Honest contributions have
-similar c_p, so most of them have the factor 1. If m = 0, at least half of the contributions do not agree with most of
-the others, so honest peers cannot be distinguished from liars. This is also the case for two peers whose cosine is not
-positive.
+similar c_p, so most of them have the factor 1. If m = 0, at least half of the contributions are opposed to more than
+half of the others, so honest peers cannot be distinguished from liars. This is also the case for two peers whose cosine
+is not positive.
 
 Unlike trust.py, this aggregate does not need coordinates that most peers send. So it works for top-k and other sparse
 payloads: the cosine of two peers that select mostly different coordinates is small, but positive. In
@@ -67,7 +69,7 @@ class MedianCosine:
 
 
 def median_cosines(sent: Sequence[Tensor]) -> list[float]:
-    """Return the lower median of each tensor's cosines with the others, at least 0; 0 for a single tensor."""
+    """Return the upper median of each tensor's cosines with the others, at least 0; 0 for a single tensor."""
     product_PP = sums_of_products(sent)
     length_P = [math.sqrt(product_PP[p][p]) for p in range(len(sent))]
     cosines: list[list[float]] = [[] for _ in sent]
@@ -75,7 +77,7 @@ def median_cosines(sent: Sequence[Tensor]) -> list[float]:
         similar = cosine(product_PP[p][q], length_P[p] * length_P[q])
         cosines[p].append(similar)
         cosines[q].append(similar)
-    return [max(0.0, statistics.median_low(found)) if found else 0.0 for found in cosines]
+    return [max(0.0, statistics.median_high(found)) if found else 0.0 for found in cosines]
 
 
 def factors_of(cosine_P: Sequence[float]) -> list[float]:

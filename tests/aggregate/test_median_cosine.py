@@ -55,6 +55,16 @@ def test_two_of_eight_sparse_payloads_in_a_wrong_direction_count_nothing(lie):
     assert max(factors[6:]) == 0 if lie != "noise" else max(factors[6:]) < 0.5
 
 
+@pytest.mark.parametrize(("peers", "liars"), [(3, 1), (4, 1), (5, 2), (7, 3), (8, 3)])
+@pytest.mark.parametrize("sent", [SENT, SPARSE], ids=["dense", "sparse"])
+def test_a_minority_with_flipped_signs_counts_nothing_whatever_the_number_of_peers(sent, peers, liars):
+    honest = list(sent[: peers - liars])
+    assert factors_of(median_cosines([*honest, *(-x for x in sent[peers - liars : peers])])) == [
+        *[1.0] * (peers - liars),
+        *[0.0] * liars,
+    ]
+
+
 def test_the_order_of_peers_and_a_common_scale_change_no_factor():
     peers = [*SPARSE[:3], -SPARSE[3]]
     expected = median_cosines(peers)
