@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import check_names
 from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.kernels.select import split_rows, split_rows_of_levels
 from outerloop.types import CodecContext, Parts, UserError
@@ -45,10 +46,13 @@ def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple
 
 
 def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale.
+    """Decode "code" and "scale" to a float32 tensor of `shape`.
+
+    Raises ValueError on other parts, wrong sizes, or a negative or non-finite scale.
 
     `dequantize` maps the codes (G, L) uint8 and scales (G,) bfloat16 of G groups of L values to (G, L) float32.
     """
+    check_names(parts, "code", "scale")
     count, scale_G = shape.numel(), parts["scale"]
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:
         raise ValueError(f"scales of shape {tuple(scale_G.shape)} do not fit {count} values in groups of {length}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import parts_behind
 from outerloop.compress.index import Index
 from outerloop.compress.topk import TopK
 from outerloop.protocols import Compressor
@@ -46,10 +47,10 @@ class Ladder:
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to a dense float32 tensor of `shape`. Raises ValueError on an unknown step or invalid parts."""
-        step = parts["step"]
+        topk_parts, step = parts_behind("step", parts), parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
             raise ValueError(
                 f"'step' has shape {tuple(step.shape)} and dtype {step.dtype}, expected one uint8 value from 0 to"
                 f" {len(self.ladder) - 1}"
             )
-        return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, context)
+        return self.ladder[int(step)].decode(topk_parts, shape, context)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import check_names
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, Tensors, UserError
 
@@ -68,6 +69,7 @@ class PowerSgd:
         """
         if self.is_small(shape):
             return self.small.decode(parts, shape, context)
+        check_names(parts, "p", "q")
         p_rn = checked(parts["p"], (shape[0], self.rank), 1.0).float().T
         q_rm = checked(parts["q"], (shape[1:].numel(), self.rank), self.largest).float().T
         x_nm = p_rn[0][:, None] * q_rm[0]

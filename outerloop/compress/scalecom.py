@@ -82,5 +82,7 @@ class ScaleCom(RandomK):
         The part "next" is checked, too, so that invalid positions are rejected before the round that uses them.
         """
         if "next" in parts:
+            if list(parts)[-1] != "next":
+                raise ValueError(f"'next' must be the last part; the parts are {list(parts)}")
             self.check_agreed(parts["next"], shape)
         return super().decode({name: part for name, part in parts.items() if name != "next"}, shape, context)

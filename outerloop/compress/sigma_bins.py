@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import check_names
 from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.types import CodecContext, Parts
 
@@ -38,7 +39,8 @@ class SigmaBins:
         return {"code": pack_codes(code_N, 2), "level": level_4.float()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or non-finite levels."""
+        """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong parts or non-finite levels."""
+        check_names(parts, "code", "level")
         level_4 = parts["level"]
         if level_4.shape != (BINS,) or level_4.dtype != torch.float32 or not level_4.isfinite().all():
             raise ValueError(

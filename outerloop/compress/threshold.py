@@ -22,6 +22,7 @@ import math
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import nested_parts, with_prefix
 from outerloop.kernels.reference import pack_gaps, unpack_gaps
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
@@ -59,13 +60,12 @@ class Threshold:
         threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
         nested = self.values.encode(x_N[position_M], context)
-        return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
+        return {"gap": pack_gaps(position_M, x_N.numel())} | with_prefix(nested)
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
-        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if the gaps do not fit the tensor."""
-        count = shape.numel()
+        """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` do not fit the tensor."""
+        count, nested = shape.numel(), nested_parts("gap", parts)
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
-        nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
         dense_N = torch.zeros(count, device=position_M.device)
         dense_N[position_M] = self.values.decode(nested, position_M.shape, context).float()
         return dense_N.view(shape)

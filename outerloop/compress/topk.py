@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import nested_parts, with_prefix
 from outerloop.compress.index import Index
 from outerloop.kernels.portable import geometric
 from outerloop.kernels.select import Rows, Selection, absolute, select
@@ -109,12 +110,10 @@ class TopK:
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
         """Encode M kept positions (int32) and values (float32), ordered by chunk, to parts."""
         values = self.values.encode(value_M, replace(context, group=rows.k))
-        return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
+        return {"index": self.index.encode(position_M, rows)} | with_prefix(values)
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
         """Invert `pack` for P peers. Return positions and values, (P, M) each. Raises ValueError on invalid parts."""
+        values = [nested_parts("index", parts) for parts in parts_P]
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
-        values = [
-            {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P
-        ]
         return position_PM, decode_all(self.values, values, Size([rows.kept]), replace(context, group=rows.k))

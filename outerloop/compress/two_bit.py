@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress import check_names
 from outerloop.compress.group_scaled import checked_chunk, group_length
 from outerloop.kernels.reference import packed_bytes
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -51,6 +52,7 @@ class TwoBit:
         count = shape.numel()
         group = group_length(self.chunk, count, context)
         for parts in parts_P:
+            check_names(parts, "code", "level")
             check(parts["code"], parts["level"], count, group)
         codes, levels = ([parts[name] for parts in parts_P] for name in ("code", "level"))
         return two_bit_decode(codes, levels, count, group).view(len(codes), *shape)

@@ -31,7 +31,7 @@ class Compressor(Protocol):
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the float32 tensor of `shape` that `parts` encode.
 
-        Raises ValueError if `parts` do not fit `shape` and `context`.
+        Raises ValueError if `parts` do not fit `shape` and `context`, or contain a part that `encode` never returns.
         """
         ...
 

@@ -18,6 +18,7 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.config import instantiate, load
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.kernels.specs import sparse_codec
 from outerloop.types import CodecContext, UserError
 
 NOW = CodecContext(round=3, seed=5)
@@ -153,6 +154,21 @@ def test_a_missing_part_and_a_part_of_another_dtype_are_refused(codec):
         wrong = value.float() if value.dtype == torch.uint8 else value.to(torch.uint8)
         with pytest.raises(ValueError):
             codec[1].decode(honest | {part: wrong}, x.shape, NOW)
+
+
+@pytest.mark.parametrize("shape", [(7,), (97, 101)], ids=str)
+@pytest.mark.parametrize("unknown", ["junk", "values.junk", "values.values.code", "next"])
+def test_unknown_parts_and_parts_in_another_order_are_refused(codec, shape, unknown):
+    """Otherwise, peers would download any number of bytes in each round for nothing."""
+    honest, size = codec[1].encode(torch.randn(shape), NOW), torch.Size(shape)
+    more = {unknown: torch.zeros(3, dtype=torch.uint8)}
+    forged = [honest | more, more | honest, dict(reversed(honest.items()))]
+    for parts in forged if len(honest) > 1 else forged[:2]:
+        with pytest.raises(ValueError):
+            codec[1].decode(parts, size, NOW)
+        if sparse := sparse_codec(codec[1], size):
+            with pytest.raises(ValueError):
+                sparse.unpack([honest, parts], sparse.rows_at(size.numel(), NOW), NOW)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -37,6 +37,8 @@ class Ternary:
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode to a float32 tensor of `shape`. Raises ValueError for invalid parts, which any peer may send."""
+        if parts.keys() != {"code", "scale"}:
+            raise ValueError(f"the parts are {list(parts)}, expected code and scale")
         code_B, scale, count = parts["code"], parts["scale"], shape.numel()
         if code_B.dtype != torch.uint8 or code_B.shape != (-(-count // 5),) or (code_B > 242).any():
             raise ValueError(f"expected {-(-count // 5)} bytes below 243, got {tuple(code_B.shape)} of {code_B.dtype}")
