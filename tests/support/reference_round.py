@@ -132,7 +132,8 @@ def cosine_shares(x_PN):
     others_PQ = (unit_PN @ unit_PN.T)[~torch.eye(len(x_PN), dtype=torch.bool)].view(len(x_PN), -1)
     if not others_PQ.numel():
         return torch.ones(len(x_PN))
-    cosine_P = others_PQ.median(dim=1).values.clamp(min=0)
+    upper = others_PQ.shape[1] // 2  # torch's median is the lower one
+    cosine_P = others_PQ.sort(dim=1).values[:, upper].clamp(min=0)
     return (2 * cosine_P / cosine_P.median()).clamp(max=1) if cosine_P.median() else torch.ones(len(x_PN))
 
 
