@@ -33,8 +33,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from outerloop.aggregate.median_clip import factors_of
-from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, describe_limit, median
+from outerloop.aggregate.median_clip import factors_of, median
+from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, describe_limit
 
 GROWTH = 4.0
 """Clipping limit, as a multiple of r. After equal work, a partner is about √2 r away. It is farther away if the

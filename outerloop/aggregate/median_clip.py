@@ -4,8 +4,9 @@
 
 Δ̂_p is the decoded payload of peer p.
 
-For an even number of norms, the median is the lower of the two middle norms. The mean of these two would grow with the
-larger one, so that one of two peers could set it alone.
+The median excludes norms of zero. Otherwise, peers that send only zeros, such as one of two, would set it to zero and
+remove the contributions of all others. For an even number of norms, the median is the lower of the two middle norms.
+The mean of these two would grow with the larger one, so that one of two peers could set it alone.
 
 The factor is computed in float64 from norms that have the same bits on all machines (exact_norms.py). It is rounded to
 the dtype of the values before the multiplication, and each product is rounded once. So this file and the kernels give
@@ -17,7 +18,8 @@ A peer that sends a huge pseudo-gradient, by accident or on purpose, moves the m
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -54,8 +56,14 @@ class MedianClip:
         return AggregateRule(rule.by_senders, self.factors) if rule and not rule.factors else None
 
     def factors(self, norms: Sequence[float]) -> list[float]:
-        """Return min(1, median / norm) for each norm."""
-        return factors_of(norms, statistics.median_low(norms))
+        """Return min(1, median / norm) for each norm, or 1 if the norm is zero."""
+        return factors_of(norms, median(norms))
+
+
+def median(values: Iterable[Any]) -> Any:
+    """Return the lower median of the positive values, or 0 if there are no positive values."""
+    positive = [x for x in values if x > 0]
+    return statistics.median_low(positive) if positive else 0
 
 
 def factors_of(norms: Sequence[float], limit: float) -> list[float]:

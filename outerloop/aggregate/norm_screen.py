@@ -30,12 +30,10 @@ the same contributions. Clipping to the median is from Covenant-72B, arXiv 2603.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outerloop.aggregate.median_clip import factors_of
+from outerloop.aggregate.median_clip import factors_of, median
 
 GROWTH = 4.0
 """Clipping limit, as a multiple of h. It is above 3 because, during a linear learning-rate warm-up, the second round's
@@ -164,9 +162,3 @@ class NormScreen:
 def describe_limit(times: float, usual: float) -> str:
     """Return the refusal limit in words: `times` times the usual value, or LONGEST if that is lower or `usual` is 0."""
     return f"{times:.0f} times the usual {usual:.3g}" if 0 < times * usual <= LONGEST else f"the maximum {LONGEST:.3g}"
-
-
-def median(values: Iterable[Any]) -> Any:
-    """Return the lower median of the positive values, or 0 if there are no positive values."""
-    positive = [x for x in values if x > 0]
-    return statistics.median_low(positive) if positive else 0

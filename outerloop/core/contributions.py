@@ -23,7 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
-from outerloop.aggregate.norm_screen import MAX_SAMPLES, SAMPLES, median
+from outerloop.aggregate.median_clip import median
+from outerloop.aggregate.norm_screen import MAX_SAMPLES, SAMPLES
 from outerloop.core.contributor_rows import MAX_CONTRIBUTORS, OTHERS
 from outerloop.types import Contributor, Round, id_of
 

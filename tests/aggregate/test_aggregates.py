@@ -33,6 +33,22 @@ def test_median_clip_by_hand():
     assert clipped.tolist() == pytest.approx([1.0, 4.0])
 
 
+@pytest.mark.parametrize(
+    ("norms", "factors"),
+    [
+        ([5.0, 0.0], [1, 1]),
+        ([5.0, 5.0, 0.0, 0.0], [1, 1, 1, 1]),
+        ([5.0, 20.0, 0.0, 0.0, 0.0], [1, 0.25, 1, 1, 1]),
+        ([0.0, 0.0], [1, 1]),
+    ],
+)
+def test_peers_that_send_zeros_do_not_set_the_norm_to_which_the_others_are_clipped(norms, factors):
+    assert MedianClip(of=Mean()).factors(norms) == factors
+    sent = [torch.tensor([norm, 0.0]) for norm in norms]
+    mean = sum(norm * factor for norm, factor in zip(norms, factors, strict=True)) / len(norms)
+    assert MedianClip(of=Mean())(sent, [1] * len(norms), norms).tolist() == [mean, 0.0]
+
+
 def test_median_clip_in_the_loop_tames_one_bad_peer():
     def work(exchange):
         net = toy.model()

@@ -64,7 +64,7 @@ def aggregated(aggregate, sent, samples):
     names = list(sent[0])
     if kind == "MedianClip":
         norms = [sum(float(one[name].square().sum()) for name in names) ** 0.5 for one in sent]
-        limit = statistics.median_low(norms)
+        limit = statistics.median_low([norm for norm in norms if norm] or [0.0])
         shares = [min(1.0, limit / norm) if norm else 1.0 for norm in norms]
         clipped = [{name: x * share for name, x in one.items()} for one, share in zip(sent, shares, strict=True)]
         return aggregated(aggregate.of, clipped, samples)
