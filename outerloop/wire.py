@@ -183,12 +183,15 @@ def read_names(reader: Reader) -> tuple[list[str], int]:
     return [reader.read_text() for _ in range(reader.read_int("<B"))], reader.read_int("<I")
 
 
-def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
+def read_tensors(reader: Reader, names: list[str], count: int) -> list[Parts]:
     """Read the table and the sections. Return the parts of each tensor; `count` is the number of tensors.
 
-    Raises InvalidMessage if bytes remain after the last section.
+    Raises InvalidMessage if bytes remain after the last section, or if `names` are not the part names in the table, in
+    the order of first use.
     """
     table = [read_entry(reader, names) for _ in range(count)]
+    if list(dict.fromkeys(name for entries in table for name in entries)) != names:
+        raise InvalidMessage("the part names are not those in the table, in the order of first use")
     tensors = [{part: reader.read_tensor(*what) for part, what in entries.items()} for entries in table]
     if reader.remaining:
         raise InvalidMessage(f"{reader.remaining} bytes remain after the last tensor")
@@ -196,7 +199,10 @@ def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts
 
 
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
-    """Read one tensor's table entry. Return a map from part name to dtype and shape."""
+    """Read one tensor's table entry. Return a map from part name to dtype and shape.
+
+    Raises InvalidMessage if it contains a part twice, or a shape that is not possible.
+    """
     entries = {}
     for _ in range(reader.read_int("<B")):
         name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
@@ -205,6 +211,8 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
         shape = [reader.read_int("<I") for _ in range(dims)]
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise InvalidMessage(f"a part of shape {shape} does not fit in a message of {len(reader.data)} bytes")
+        if name in entries:
+            raise InvalidMessage(f"a tensor has the part {name[:QUOTED]!r} twice")
         entries[name] = (dtype, shape)
     return entries
 

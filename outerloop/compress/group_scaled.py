@@ -48,7 +48,7 @@ def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple
 def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Decode "code" and "scale" to a float32 tensor of `shape`.
 
-    Raises ValueError on other parts, wrong sizes, or a negative or non-finite scale.
+    Raises ValueError on other parts, wrong sizes, a negative or non-finite scale, or padding that is not zero.
 
     `dequantize` maps the codes (G, L) uint8 and scales (G,) bfloat16 of G groups of L values to (G, L) float32.
     """
@@ -56,9 +56,20 @@ def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callab
     count, scale_G = shape.numel(), parts["scale"]
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:
         raise ValueError(f"scales of shape {tuple(scale_G.shape)} do not fit {count} values in groups of {length}")
-    if not (scale_G.isfinite().all() and (scale_G >= 0).all()):
+    if not all_magnitudes(scale_G):
         raise ValueError("a scale is negative or not finite")
     code_rows = split_rows(unpack_codes(parts["code"], bits, count), length)
     scale_rows = split_rows_of_levels(scale_G, count, length)
     rows = [dequantize(code_GL, scale) for code_GL, scale in zip(code_rows, scale_rows, strict=True)]
     return torch.cat([scale_G.new_zeros(0, dtype=torch.float32), *(row.view(-1) for row in rows)]).view(shape)
+
+
+def all_magnitudes(scale: Tensor) -> bool:
+    """Return whether all bfloat16 values are finite and not negative (-0 counts as negative).
+
+    Read as int16, the bits of such values are at least 0 and below 0x7F80, the bits of infinity.
+    """
+    if not scale.numel():
+        return True
+    lowest, highest = scale.view(torch.int16).aminmax()
+    return int(lowest) >= 0 and int(highest) < 0x7F80

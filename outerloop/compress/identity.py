@@ -25,11 +25,11 @@ class Identity:
 def checked_dense(parts: Parts, shape: Size) -> Tensor:
     """Return the part "value" as a tensor of `shape`.
 
-    Raises ValueError unless it is the only part, has the right number of floats, and contains only finite values.
+    Raises ValueError unless it is the only part, a vector of the right number of floats, and all of them are finite.
     """
     value = parts.get("value")
-    if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():
-        raise ValueError(f"the only part must be 'value', with {shape.numel()} floats; the parts are {sorted(parts)}")
+    if value is None or len(parts) != 1 or value.shape != (shape.numel(),) or not value.is_floating_point():
+        raise ValueError(f"the only part must be 'value', {shape.numel()} floats in one dimension; not {list(parts)}")
     if not all_finite(value.float()):
         raise ValueError("a value is not finite")
     return value.view(shape)

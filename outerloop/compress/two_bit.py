@@ -17,8 +17,8 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.compress import check_names
-from outerloop.compress.group_scaled import checked_chunk, group_length
-from outerloop.kernels.reference import packed_bytes
+from outerloop.compress.group_scaled import all_magnitudes, checked_chunk, group_length
+from outerloop.kernels.reference import check_codes
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from outerloop.types import CodecContext, Parts
 
@@ -59,21 +59,9 @@ class TwoBit:
 
 
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
-    """Raise ValueError unless there are `count` codes, and two valid magnitudes per group of `group` values."""
+    """Raise ValueError unless there are `count` packed codes, and two valid magnitudes per group of `group` values."""
     if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
         raise ValueError(f"levels of shape {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
     if not all_magnitudes(level_G2):
         raise ValueError("a level is negative or not finite")
-    if code.dtype != torch.uint8 or code.shape != (packed_bytes(count, 2),):
-        raise ValueError(f"{code.numel()} bytes cannot hold {count} codes of 2 bits")
-
-
-def all_magnitudes(level_G2: Tensor) -> bool:
-    """Return whether all bfloat16 values are finite and not negative (-0 counts as negative).
-
-    Read as int16, the bits of such values are at least 0 and below 0x7F80, the bits of infinity.
-    """
-    if not level_G2.numel():
-        return True
-    lowest, highest = level_G2.view(torch.int16).aminmax()
-    return int(lowest) >= 0 and int(highest) < 0x7F80
+    check_codes(code, 2, count)

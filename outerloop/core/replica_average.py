@@ -66,7 +66,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     """
     schema, own = schema_of(outer.slow), outer.exchange.peer
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=own)
-    blob = wire.pack(header, {name: {"value": x} for name, x in outer.slow.items()})
+    blob = wire.pack(header, {name: {"value": x.reshape(-1)} for name, x in outer.slow.items()})
     met = [one for one in outer.all_gather(blob) if one.peer != own]
     others, unfit = outer.island.compute(read, met, outer.slow)
     names = sorted(one.peer for one in met)

@@ -81,11 +81,18 @@ def pack_codes(code_N: Tensor, bits: int) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Unpack the bytes of `pack_codes` to (count,) uint8. Raises ValueError if the number of bytes is wrong."""
-    if packed.dtype != torch.uint8 or packed.numel() != packed_bytes(count, bits):
-        raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
+    """Unpack the bytes of `pack_codes` to (count,) uint8. Raises ValueError if `pack_codes` never returns them."""
+    check_codes(packed, bits, count)
     code_B = (packed.view(-1, 1) >> code_places(bits, packed.device)) & (2**bits - 1)
     return code_B.view(-1)[:count]
+
+
+def check_codes(packed: Tensor, bits: int, count: int) -> None:
+    """Raise ValueError unless `packed` is a vector of as many bytes as `count` codes need, padded with zeros."""
+    if packed.dtype != torch.uint8 or packed.shape != (packed_bytes(count, bits),):
+        raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
+    if (used := count * bits % 8) and int(packed[-1]) >> used:
+        raise ValueError(f"the last of {packed.numel()} bytes is not padded with zeros")
 
 
 def code_places(bits: int, device: torch.device) -> Tensor:
@@ -181,7 +188,12 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """Decode the codes of `fp4_rows`: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32."""
+    """Decode the codes of `fp4_rows`: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32.
+
+    Raises ValueError if a code is 8, which would be the level -0.
+    """
+    if (code_GL == 8).any():
+        raise ValueError("a code is 8, which has no level")
     size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]

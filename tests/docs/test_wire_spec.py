@@ -17,6 +17,7 @@ from hydra.utils import instantiate
 from outerloop import wire
 from outerloop.config import load
 from outerloop.types import CodecContext
+from tests.support.forged_payloads import Draft, Section, apart
 
 PAGE = Path(__file__).parents[2] / "docs/reference/protocols/wire.md"
 SHAPES = {"model.0.weight": (5, 1031), "model.0.bias": (31,), "scale": (), "empty": (0, 4)}
@@ -37,6 +38,8 @@ class Decoder:
         names = [self.text() for _ in range(self.take("<B")[0])]
         assert self.take("<I")[0] == len(shapes)
         tables = [[self.entry(names) for _ in range(self.take("<B")[0])] for _ in shapes]
+        assert names == list(dict.fromkeys(name for table in tables for name, *_ in table))
+        assert all(len(table) == len({name for name, *_ in table}) for table in tables)
         self.parts = {
             name: {part: self.section(*what) for part, *what in table}
             for name, table in zip(shapes, tables, strict=True)
@@ -67,8 +70,17 @@ def bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 def codes(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    places = np.arange(0, 8, bits)
-    return ((packed[:, None] >> places) & (2**bits - 1)).reshape(-1)[:count].astype(int)
+    assert packed.shape == (-(-count * bits // 8),)
+    code = ((packed[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)).reshape(-1).astype(int)
+    assert not code[count:].any(), "the padding is not zero"
+    return code[:count]
+
+
+def sizes(parts: dict, count: int, length: int, name: str) -> np.ndarray:
+    """Return the scale or the levels of each value's group; `code` comes first."""
+    assert list(parts) == ["code", name] and len(parts[name]) == -(-count // length)
+    assert np.isfinite(parts[name]).all() and not np.signbit(parts[name]).any()
+    return parts[name][groups(count, length)]
 
 
 def groups(count: int, length: int) -> np.ndarray:
@@ -78,35 +90,40 @@ def groups(count: int, length: int) -> np.ndarray:
 
 def two_bit(parts: dict, count: int, length: int) -> np.ndarray:
     code = codes(parts["code"], 2, count)
-    size = parts["level"][groups(count, length), code % 2]
+    size = sizes(parts, count, length, "level")[np.arange(count), code % 2]
     return np.where(code >= 2, -size, size)
 
 
 def uniform(bits: int):
     def decode(parts: dict, count: int, length: int) -> np.ndarray:
         top = 2 ** (bits - 1) - 1
-        return (codes(parts["code"], bits, count) - top).astype(np.float32) * parts["scale"][groups(count, length)]
+        code = codes(parts["code"], bits, count)
+        assert (code <= 2 * top).all()
+        return (code - top).astype(np.float32) * sizes(parts, count, length, "scale")
 
     return decode
 
 
 def fp4(parts: dict, count: int, length: int) -> np.ndarray:
     code = codes(parts["code"], 4, count)
+    assert not (code == 8).any()
     size = np.where(code % 8 > 0, 2.0 ** (code % 8 - 7), 0).astype(np.float32)
-    return np.where(code >= 8, -size, size) * parts["scale"][groups(count, length)]
+    return np.where(code >= 8, -size, size) * sizes(parts, count, length, "scale")
 
 
 def sign(parts: dict, count: int, length: int) -> np.ndarray:
-    size = parts["scale"][groups(count, length)]
+    size = sizes(parts, count, length, "scale")
     return np.where(codes(parts["code"], 1, count) == 1, -size, size)
 
 
 def sigma_bins(parts: dict, count: int, length: int) -> np.ndarray:
+    assert list(parts) == ["code", "level"] and parts["level"].shape == (4,)
     return parts["level"][codes(parts["code"], 2, count)]
 
 
 def value(parts: dict, count: int, length: int) -> np.ndarray:
-    return parts["value"].reshape(-1).astype(np.float32)
+    assert list(parts) == ["value"] and parts["value"].shape == (count,)
+    return parts["value"].astype(np.float32)
 
 
 def chunks(count: int, chunk: int, k: int) -> list[tuple[int, int, int]]:
@@ -187,22 +204,56 @@ def scattered(positions: list[int], values: np.ndarray, count: int) -> np.ndarra
     return dense
 
 
-def inside(parts: dict) -> dict:
-    return {name.removeprefix("values."): part for name, part in parts.items() if name.startswith("values.")}
+def inside(first: str, parts: dict) -> dict:
+    names = list(parts)
+    assert names[0] == first and all(name.startswith("values.") for name in names[1:])
+    return {name.removeprefix("values."): parts[name] for name in names[1:]}
 
 
-def top_k(index, values, *, chunk: int = 4096, k: int):
+def top_k(index, values, *, chunk: int = 4096, k: int, k_max: int = 4096):
     def decode(parts: dict, count: int, length: int) -> np.ndarray:
-        kept = k * 2 ** int(parts["step"][0]) if "step" in parts else k
+        kept = k
+        if "step" in parts:
+            assert next(iter(parts)) == "step" and parts["step"].shape == (1,)
+            kept, parts = min(k_max, k * 2 ** int(parts["step"][0])), dict(list(parts.items())[1:])
         positions = index(parts["index"], count, chunk, kept)
-        return scattered(positions, values(inside(parts), len(positions), kept), count)
+        return scattered(positions, values(inside("index", parts), len(positions), kept), count)
 
     return decode
 
 
 def threshold(parts: dict, count: int, length: int) -> np.ndarray:
     positions = gaps(parts["gap"], count)
-    return scattered(positions, two_bit(inside(parts), len(positions), 128), count)
+    return scattered(positions, two_bit(inside("gap", parts), len(positions), 128), count)
+
+
+def idct(c: np.ndarray) -> np.ndarray:
+    """Return the inverse transform of float64 coefficients."""
+    count = len(c)
+    n = np.arange(count // 2 if count % 2 == 0 else count)
+    sums = np.zeros(len(n))
+    for k in range(1 - count % 2, count, 2 - count % 2):
+        a = (2 * n + 1) * k % (4 * count)
+        scale = np.sqrt((2 if k else 1) / count)
+        sums += c[k] * (scale * cosine(np.minimum(a, 4 * count - a) / (2 * count)))
+    if count % 2:
+        return sums
+    even = idct(c[::2]) * np.sqrt(0.5)
+    return np.concatenate([even + sums, (even - sums)[::-1]])
+
+
+def cosine(h: np.ndarray) -> np.ndarray:
+    x = np.pi * np.where(h > 0.5, 1 - h, h)
+    y, r = x * x, np.ones(len(h))
+    for i in range(12, 0, -1):
+        r = 1 - r * y / ((2 * i - 1) * (2 * i))
+    return np.where(h > 0.5, -r, r)
+
+
+def dct(parts: dict, count: int, length: int) -> np.ndarray:
+    c = top_k(rice, value, k=32)(parts, count, length).astype(float)
+    largest = np.finfo(np.float32).max
+    return np.concatenate([idct(c[i : i + 64]) for i in range(0, count, 64)]).clip(-largest, largest).astype(np.float32)
 
 
 ALL = 1 << 40
@@ -228,9 +279,33 @@ CASES = {  # overrides -> decoders of large and of small tensors, and values in 
         value,
         ALL,
     ),
-    "compress=adaptive": (top_k(rice, two_bit, k=32), value, ALL),
+    "compress=adaptive": (top_k(rice, two_bit, k=32, k_max=256), value, ALL),
+    "compress=adaptive compress.large.k_max=200 compress.large.target=1": (
+        top_k(rice, two_bit, k=32, k_max=200),
+        value,
+        ALL,
+    ),
     "compress=threshold": (threshold, value, ALL),
+    "compress=dct": (dct, value, ALL),
 }
+
+
+def decode_by_page(payload: bytes, large, small, length: int) -> dict[str, np.ndarray]:
+    """Return the tensors of a payload, decoded as the page describes. Raises AssertionError if a check fails."""
+    parts = Decoder(payload, SHAPES).parts
+    return {
+        name: (large if prod(shape) >= 4096 else small)(parts[name], prod(shape), length).reshape(shape)
+        for name, shape in SHAPES.items()
+    }
+
+
+def decode_by_package(payload: bytes, overrides: str) -> None:
+    """Decode a payload with the package. Raises ValueError or KeyError if it refuses the payload."""
+    codec = instantiate(load.load(overrides.split()).compress)
+    schema = {name: torch.Size(shape) for name, shape in SHAPES.items()}
+    parts = wire.unpack(payload, schema).parts
+    for name, shape in schema.items():
+        codec.decode(parts[name], shape, CodecContext(round=3, seed=1, name="x"))
 
 
 def encoded(overrides: str) -> tuple[bytes, dict[str, torch.Tensor]]:
@@ -252,10 +327,87 @@ def test_a_decoder_written_from_the_page_reads_what_the_package_packs(overrides)
     payload, read = encoded(overrides)
     message = Decoder(payload, SHAPES)
     assert (message.round, message.fragment, message.samples, message.slow, message.peer) == (3, 0, 80, 7, PEER)
-    for name, shape in SHAPES.items():
-        decode = large if prod(shape) >= 4096 else small
-        found = decode(message.parts[name], prod(shape), length).reshape(shape)
+    for name, found in decode_by_page(payload, large, small, length).items():
         assert found.astype(np.float32).tobytes() == read[name].float().numpy().tobytes(), name
+
+
+def pad(draft: Draft) -> None:
+    """Set the last padding bit of the 31 codes of the second tensor."""
+    code = draft.tensors[1][0]
+    code.data = code.data[:-1] + bytes([code.data[-1] | 0x80])
+
+
+def negative_zero(draft: Draft) -> None:
+    scale = draft.tensors[1][1]
+    scale.data = b"\x00\x80" + scale.data[2:]
+
+
+def code_8(draft: Draft) -> None:
+    code = draft.tensors[1][0]
+    code.data = bytes([8 | code.data[0] & 0xF0]) + code.data[1:]
+
+
+def part_twice(draft: Draft) -> None:
+    """Whoever keeps the last of both entries reads the right bytes."""
+    draft.tensors[1].insert(0, Section(draft.tensors[1][0].name, 0, [7], b""))
+
+
+def unused_name(draft: Draft) -> None:
+    draft.names.append(b"junk")
+
+
+def name_twice(draft: Draft) -> None:
+    section = draft.tensors[-1][0]
+    draft.names.append(draft.names[section.name])
+    section.name = len(draft.names) - 1
+
+
+def names_in_another_order(draft: Draft) -> None:
+    draft.names.reverse()
+    for section in draft.sections():
+        section.name = len(draft.names) - 1 - section.name
+
+
+def parts_in_another_order(draft: Draft) -> None:
+    draft.tensors[1].reverse()
+
+
+def unknown_part(draft: Draft) -> None:
+    draft.names.append(b"values.junk")
+    draft.tensors[-1].append(Section(len(draft.names) - 1, 0, [3], b"abc"))
+
+
+def another_shape(draft: Draft) -> None:
+    draft.tensors[1][0].dims = [1, *draft.tensors[1][0].dims]
+
+
+PADDED = ("int4", "fp4", "sign", "two_bit", "sigma_bins")
+FORGED = [
+    *((f"compress={codec}", pad) for codec in PADDED),
+    *((f"compress={codec}", negative_zero) for codec in ("int8", "int4", "fp4", "sign", "two_bit")),
+    ("compress=fp4", code_8),
+    *(
+        (f"compress={codec}", change)
+        for codec in ("int8", "topk_lean")
+        for change in (part_twice, unused_name, name_twice, names_in_another_order, parts_in_another_order)
+    ),
+    *((f"compress={codec}", unknown_part) for codec in ("identity", "int8", "topk", "threshold")),
+    *((f"compress={codec}", another_shape) for codec in ("identity", "fp16", "int8", "two_bit", "sigma_bins")),
+]
+
+
+@pytest.mark.parametrize(("overrides", "change"), FORGED)
+def test_encodings_that_no_encoder_produces_are_refused(overrides, change):
+    """Both by the package and by the decoder that was written from the page."""
+    payload, _ = encoded(overrides)
+    draft = apart(payload)
+    assert draft.assembled() == payload
+    change(draft)
+    large, small, length = CASES[overrides]
+    with pytest.raises(AssertionError):
+        decode_by_page(draft.assembled(), large, small, length)
+    with pytest.raises((ValueError, KeyError)):
+        decode_by_package(draft.assembled(), overrides)
 
 
 def test_warm_up_keeps_as_many_values_as_the_page_says():

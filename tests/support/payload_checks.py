@@ -68,6 +68,7 @@ def decoded(codec: str, blob: bytes) -> Tensors:
     """What lands: every tensor of a payload, dense. Raises InvalidMessage."""
     payload = payload_of(codec)
     message = payload.unpack(Contribution(PEER, ROUND, blob), LIKE)
+    assert wire.pack(message.header, message.parts) == blob, "equal parts have other bytes"
     tensors = {name: payload.decode(message, name, like) for name, like in LIKE.items()}
     for name, x in tensors.items():
         check_fused(codec, message, name, x)
