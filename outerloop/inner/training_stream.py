@@ -7,7 +7,7 @@ from collections.abc import Callable
 from outerloop.exchange_protocols import first_commit, landed_commit, replicated, shares_rank
 from outerloop.inner.data.assigned_stream import AssignedStream, training_text
 from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain, late_joiner_seed
-from outerloop.inner.data.corpus import Corpus, Stream
+from outerloop.inner.data.corpus import Corpus, SequentialCorpus, Stream
 from outerloop.inner.data.partition import RankStream
 from outerloop.inner.hooks import TrainerHooks
 from outerloop.protocols import Exchange
@@ -35,8 +35,7 @@ def make_stream(
         batch: sequences per batch of the whole island.
     """
     if assignment == "by_worker":
-        order = order_seed(exchange, seed)
-        stream: Stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=batch, seq_len=seq_len, seed=order)
+        stream = own_text(corpus, exchange, seed=seed, batch=batch, seq_len=seq_len)
     else:
         has_chain = replicated(exchange) is not None
         landed, first = chain_hashes(exchange) if has_chain else round_hashes(outer, seed)
@@ -49,6 +48,14 @@ def make_stream(
             first=lambda: ranks.broadcast(first() if ranks.is_leader else b""),
         )
     return RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream
+
+
+def own_text(corpus: Corpus, exchange: Exchange, *, seed: int, batch: int, seq_len: int) -> Stream:
+    """Return the stream of this worker's part of the text or, for a late joiner, of the text that it shares."""
+    order = order_seed(exchange, seed)
+    if shares_rank(exchange) and isinstance(corpus, SequentialCorpus):
+        return corpus.late_stream(batch=batch, seq_len=seq_len, seed=order)
+    return corpus.stream(rank=exchange.rank, size=exchange.size, batch=batch, seq_len=seq_len, seed=order)
 
 
 def peer_of_windows(peer: str, *, has_chain: bool) -> str:

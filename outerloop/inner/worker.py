@@ -18,6 +18,7 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
 from outerloop.exchange_protocols import landed_commit, late_joiner, public_names
+from outerloop.inner.data.corpus import notes_of
 from outerloop.inner.events import Event, round_fields, status_lines
 from outerloop.inner.global_evaluation import GlobalEvaluation
 from outerloop.inner.run_totals import RunTotals, sum_over_lanes
@@ -274,6 +275,8 @@ class Worker:
         if self.ranks.is_leader:
             rng.set_state(rest["rng"])
         self.totals.load_state_dict(rest)
+        for note in notes_of(self.trainer.stream):
+            self.emit_once(f"note: {note}")
 
     def emit_contributors(self) -> None:
         """Emit what each peer has contributed to the run, from worker 0 of each machine only."""

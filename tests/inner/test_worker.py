@@ -90,13 +90,16 @@ def test_a_worker_saves_and_restores_its_totals_and_the_seconds_since_the_last_r
     monkeypatch.setattr(worker_module, "load", lambda trainer, **_: file)
 
     def work(exchange):
-        worker, resumed = worker_of(exchange), worker_of(exchange)
+        events = []
+        worker, resumed = worker_of(exchange), worker_of(exchange, events)
+        resumed.trainer.stream.notes = ["the position is in other text"]
         worker.totals.add_round(report(0, "gone"))
         worker.totals.step_time.add(StepReport(loss=1.0, tokens=1, lr=None, rounds=[], compute_s=2.0, outer_s=1.0))
         worker.save()
         resumed.resume(0)
         assert resumed.totals.counters() == worker.totals.counters()
         assert resumed.totals.step_time == worker.totals.step_time
+        assert [event["text"] for event in events] == ["note: the position is in other text"]
 
     toy.run_workers(1, work)
 

@@ -22,7 +22,11 @@ def worker_of(exchange, events=None):
     outer = toy.outer(toy.model(), exchange)
     emit = events.append if events is not None else lambda event: None
     trainer = SimpleNamespace(
-        outer=outer, ranks=RankGroup(None), tokens=0, evaluate=lambda windows, weights, batch: 2.0
+        stream=SimpleNamespace(),
+        outer=outer,
+        ranks=RankGroup(None),
+        tokens=0,
+        evaluate=lambda windows, weights, batch: 2.0,
     )
     return Worker(
         PLAN,

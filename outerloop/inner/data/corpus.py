@@ -1,7 +1,8 @@
 """Define the interface between text and training: a corpus serves batches and holds out text for validation.
 
 Every corpus guarantees, for the streams that it returns:
-1. The training text of one worker is disjoint from that of every other worker and from the validation text.
+1. The training text of one worker is disjoint from that of every other worker and from the validation text. Only late
+   joiners train on text of others.
 2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
 A window consists of seq_len + 1 tokens: the first seq_len are the inputs, the last seq_len the targets. Consecutive
@@ -10,6 +11,7 @@ windows share one token, so that every token of a text, except the first, is a t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -62,6 +64,23 @@ class IndexedCorpus(Corpus, Protocol):
     def training_text(self) -> TokenArray:
         """Return the training text of all workers. It contains no validation text."""
         ...
+
+
+@runtime_checkable
+class SequentialCorpus(Corpus, Protocol):
+    """A corpus that is read from its beginning to its end, so that the seed of `stream` has no effect."""
+
+    def late_stream(self, *, batch: int, seq_len: int, seed: int) -> Stream:
+        """Return the stream of a late joiner: the whole training text, in an order that `seed` determines."""
+        ...
+
+
+def notes_of(part: Stream | Corpus) -> Sequence[str]:
+    """Return what the user should know about a corpus, or about the position that a stream has loaded; often nothing.
+
+    A corpus or a stream has these lines in its optional attribute `notes`.
+    """
+    return getattr(part, "notes", ())
 
 
 def check_rank(rank: int, size: int) -> None:

@@ -1,21 +1,20 @@
 """Stream text from Hugging Face `datasets`. This is the only module that imports that package.
 
-Examples are packed end to end into windows, in the dataset's own order, because a shuffle buffer could not be resumed
-exactly. Without a validation split, one text in twenty is held out, chosen by its hash, independently of worker and
-shard. The saved position consists of the dataset's own position and the tokens that were read but not yet returned.
+Without a validation split, one text in twenty is held out, chosen by its hash, independently of worker and shard. The
+order in which a worker reads the texts is described in hf_stream.py.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank, too_short_error
+from outerloop.inner.data.hf_stream import HuggingFaceStream, OwnOrder, Packer, WorkerPart
 from outerloop.inner.data.partition import is_held_out
 from outerloop.inner.data.tokenization import encoding
 from outerloop.types import UserError
@@ -23,6 +22,13 @@ from outerloop.types import UserError
 if TYPE_CHECKING:
     from datasets import IterableDataset
     from transformers import PreTrainedTokenizerBase
+
+MIN_PARTS = 16
+"""Smallest number of parts in which a late joiner reads the text, one after the other.
+
+If the dataset has at least as many files, a part is a file. Otherwise it is every n-th example, so that few late
+joiners read the same text. Reading one part then downloads the text of all parts.
+"""
 
 
 class HuggingFace:
@@ -62,8 +68,12 @@ class HuggingFace:
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> HuggingFaceStream:
         """Return the stream of one worker's batches, in the dataset's own order. `seed` has no effect."""
         check_rank(rank, size)
-        what = f"{self.what}, training text of worker {rank} of {size}"
-        return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
+        return HuggingFaceStream(self, WorkerPart(rank, size), batch=batch, seq_len=seq_len)
+
+    def late_stream(self, *, batch: int, seq_len: int, seed: int) -> HuggingFaceStream:
+        """Return the stream of a late joiner: the whole training text, in an order that `seed` determines."""
+        order = OwnOrder(seed, max(self._open(self.split, self.data_files).n_shards, MIN_PARTS))
+        return HuggingFaceStream(self, order, batch=batch, seq_len=seq_len)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
         """Return the first windows of the validation text, because a stream cannot be sampled over its whole length."""
@@ -125,81 +135,6 @@ class HuggingFace:
                 f"data.path={self.path} data.name={self.name or 'null'} data.split={split} cannot be opened: {reason} "
                 "(for local files, set data.path=parquet data.data_files=[FILE,...])"
             ) from error
-
-
-class Packer:
-    """Joins documents end to end and cuts them into windows of seq_len + 1 tokens.
-
-    The attribute `pending` (tokens not returned yet) is the whole state.
-    """
-
-    def __init__(self, seq_len: int) -> None:
-        self.seq_len = seq_len
-        self.pending = np.empty(0, dtype=np.int64)
-
-    def add(self, tokens: np.ndarray) -> None:
-        self.pending = np.concatenate([self.pending, tokens])
-
-    def ready(self) -> bool:
-        return len(self.pending) > self.seq_len
-
-    def window(self) -> Tensor:
-        """Return a window (seq_len + 1,) int64. Its last token is also the first of the next window."""
-        window, self.pending = self.pending[: self.seq_len + 1], self.pending[self.seq_len :]
-        return torch.from_numpy(window.copy())
-
-
-class HuggingFaceStream:
-    """The windows of one worker, packed from its part of the dataset, epoch after epoch.
-
-    The dataset is reopened for each epoch. `set_epoch` is not used: it would redistribute the files, so that workers
-    would train on other workers' parts.
-    """
-
-    def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:
-        self.corpus, self.rank, self.size, self.batch, self.what = corpus, rank, size, batch, what
-        self.packer = Packer(seq_len)
-        self._enter(epoch=0, epoch_tokens=0, position=None)
-
-    def next(self) -> Tensor:
-        return torch.stack([self._window() for _ in range(self.batch)])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "epoch_tokens": self.epoch_tokens,
-            "position": json.dumps(self.position),
-            "pending": json.dumps(self.packer.pending.tolist()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.packer.pending = np.array(json.loads(state["pending"]), dtype=np.int64)
-        position = json.loads(state["position"])
-        self._enter(epoch=state["epoch"], epoch_tokens=state["epoch_tokens"], position=position)
-
-    def _enter(self, *, epoch: int, epoch_tokens: int, position: dict[str, Any] | None) -> None:
-        self.epoch, self.epoch_tokens, self.position = epoch, epoch_tokens, position
-        self.dataset = self.corpus.open_part(self.rank, self.size)
-        if position is not None:
-            self.dataset.load_state_dict(position)
-        self.documents = self.corpus.training_tokens(self.dataset)
-
-    def _window(self) -> Tensor:
-        while not self.packer.ready():
-            tokens = next(self.documents, None)
-            if tokens is None:
-                self._next_epoch()
-            else:
-                self.packer.add(tokens)
-                self.epoch_tokens += len(tokens)
-                self.position = self.dataset.state_dict()
-        return self.packer.window()
-
-    def _next_epoch(self) -> None:
-        if self.epoch_tokens <= self.packer.seq_len:
-            mend = "use fewer workers or more text"
-            raise too_short_error(self.epoch_tokens, seq_len=self.packer.seq_len, what=self.what, mend=mend)
-        self._enter(epoch=self.epoch + 1, epoch_tokens=0, position=None)
 
 
 def require_datasets() -> None:

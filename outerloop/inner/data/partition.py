@@ -7,13 +7,13 @@ the same windows, and each rank keeps its part of the batch.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from torch import Tensor
 
-from outerloop.inner.data.corpus import Stream
+from outerloop.inner.data.corpus import Stream, notes_of
 
 HELD_OUT = 0.05
 """Share of a corpus that is held out for validation."""
@@ -57,6 +57,10 @@ class RankStream:
 
     def __init__(self, stream: Stream, *, rank: int, ranks: int) -> None:
         self.stream, self.rank, self.ranks = stream, rank, ranks
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return notes_of(self.stream)
 
     def next(self) -> Tensor:
         """Return the next windows of this rank: (batch / ranks, seq_len + 1) int64."""

@@ -1,0 +1,121 @@
+"""Hugging Face datasets: late joiners, positions in other parts, unusable rows, and a Hub that cannot be reached."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from outerloop.inner.data.corpus import Stream
+from outerloop.inner.data.hf import HuggingFace
+from outerloop.inner.training_stream import make_stream
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when datasets is first imported, which is later
+
+CONFIG = Path(__file__).parents[2] / "configs" / "data" / "hf.yaml"
+ALONE = SimpleNamespace(size=1, rank=0, is_leader=True)
+
+
+def row(file: int, index: int) -> str:
+    """A text that occurs only once."""
+    return f"<{file:03d}/{index:05d}>" * 8
+
+
+def write(path: Path, texts: list[str | None]) -> str:
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=16)
+    return str(path)
+
+
+def corpus_of(files: list[str], **options: object) -> HuggingFace:
+    pytest.importorskip("datasets")
+    return instantiate(OmegaConf.load(CONFIG), path="parquet", data_files=files, **options)
+
+
+def corpus(folder: Path, files: int, rows: int = 80) -> HuggingFace:
+    names = [write(folder / f"{file:03d}.parquet", [row(file, i) for i in range(rows)]) for file in range(files)]
+    return corpus_of(names)
+
+
+def stream_of(corpus: HuggingFace, peer: str, *, late: bool, size: int = 1, seq_len: int = 64) -> Stream:
+    info = SimpleNamespace(replicated=True)
+    exchange: Any = SimpleNamespace(info=info, late_joiner=late, shares_rank=late, peer=peer, rank=0, size=size)
+    return make_stream(corpus, exchange, ALONE, None, assignment="by_worker", seed=0, batch=2, seq_len=seq_len)  # type: ignore[arg-type]
+
+
+def take(stream: Stream, batches: int) -> list[list[list[int]]]:
+    return [stream.next().tolist() for _ in range(batches)]
+
+
+def texts(batches: list[list[list[int]]]) -> set[str]:
+    """The texts of which the batches contain the middle."""
+    words = [bytes(window).decode().replace("\0", "") for batch in batches for window in batch]
+    return {word for window in words for word in window.split("><")[1:-1]}
+
+
+@pytest.mark.parametrize("files", [1, 4, 20])
+def test_late_joiners_read_different_text(tmp_path: Path, files: int) -> None:
+    data = corpus(tmp_path, files, rows=2000 // files)
+    peers = [("12D3A", True), ("12D3B", True), ("12D3C", True), ("12D3M", False)]
+    read = [take(stream_of(data, peer, late=late), 20) for peer, late in peers]
+    for first, second in combinations(read, 2):
+        assert first != second
+    for first, second in combinations(read[:3], 2):
+        assert not texts(first) & texts(second)
+
+
+@pytest.mark.parametrize(("files", "rows"), [(1, 80), (4, 40), (20, 5)])
+@pytest.mark.parametrize("cursor", [0, 90])
+def test_a_late_joiner_resumes_exactly_and_reads_all_text(tmp_path: Path, files: int, rows: int, cursor: int) -> None:
+    data = corpus(tmp_path, files, rows)
+    whole = stream_of(data, "12D3A", late=True)
+    seen = texts(take(whole, cursor))
+    state = json.loads(json.dumps(whole.state_dict()))
+    resumed = stream_of(data, "12D3A", late=True)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state and not resumed.notes
+    rest = take(whole, 260)
+    assert take(resumed, 260) == rest
+    held_out = texts([data.validation(seq_len=64, sequences=1000).tolist()])
+    every = {row(file, i)[1:10] for file in range(files) for i in range(rows)}
+    assert len(every - seen - texts(rest) - held_out) < 0.02 * len(every)
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 3), (2, 1), (3, 4), (1, 2)])
+def test_a_position_in_another_part_is_not_used(tmp_path: Path, old: int, new: int) -> None:
+    data = corpus(tmp_path, 4)
+    before = stream_of(data, "12D3M", late=False, size=old)
+    take(before, 5)
+    after = stream_of(data, "12D3M", late=False, size=new)
+    after.load_state_dict(before.state_dict())
+    assert len(after.notes) == 1
+    assert f"worker 0 of {old} (of" in after.notes[0] and f"worker 0 of {new} (of" in after.notes[0]
+    assert take(after, 30) == take(stream_of(data, "12D3M", late=False, size=new), 30)
+
+
+def test_a_position_in_another_number_of_files_is_not_used(tmp_path: Path) -> None:
+    before = stream_of(corpus(tmp_path, 4), "12D3M", late=False, size=2)
+    take(before, 5)
+    five = corpus(tmp_path, 5)
+    after = stream_of(five, "12D3M", late=False, size=2)
+    after.load_state_dict(before.state_dict())
+    assert len(after.notes) == 1 and take(after, 9) == take(stream_of(five, "12D3M", late=False, size=2), 9)
+
+
+def test_a_position_of_an_earlier_version_is_used_by_a_member_only(tmp_path: Path) -> None:
+    data = corpus(tmp_path, 4)
+    before = stream_of(data, "12D3M", late=False)
+    take(before, 5)
+    state = {key: value for key, value in before.state_dict().items() if key != "text"}
+    member, late = (stream_of(data, "12D3M", late=late) for late in (False, True))
+    member.load_state_dict(state)
+    assert take(member, 9) == take(before, 9) and not member.notes
+    late.load_state_dict(state)
+    assert take(late, 9) == take(stream_of(data, "12D3M", late=True), 9) and len(late.notes) == 1
