@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from outerloop.inner.data import hf_stream
 from outerloop.inner.data.corpus import Stream
 from outerloop.inner.data.hf import HuggingFace
 from outerloop.inner.training_stream import make_stream
+from outerloop.types import UserError
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when datasets is first imported, which is later
 
@@ -119,3 +122,88 @@ def test_a_position_of_an_earlier_version_is_used_by_a_member_only(tmp_path: Pat
     assert take(member, 9) == take(before, 9) and not member.notes
     late.load_state_dict(state)
     assert take(late, 9) == take(stream_of(data, "12D3M", late=True), 9) and len(late.notes) == 1
+
+
+def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
+    rows: list[str | None] = [row(0, i) for i in range(80)]
+    without = [text for i, text in enumerate(rows) if i not in (0, 40, 41)]
+    with_nulls = [text if i not in (0, 40, 41) else None for i, text in enumerate(rows)]
+    batches = [
+        take(stream_of(corpus_of([write(tmp_path / f"{n}.parquet", x)]), "12D3M", late=False), 99)
+        for n, x in enumerate((with_nulls, without))
+    ]
+    assert batches[0] == batches[1]
+
+
+class Broken:
+    """A dataset that raises an error before every 30th text, but delivers it after it is opened again."""
+
+    def __init__(self, dataset: Any, failed: set[str], error: Exception) -> None:
+        self.dataset, self.failed, self.error = dataset, failed, error
+        self.n_shards = dataset.n_shards
+        self.state_dict, self.load_state_dict = dataset.state_dict, dataset.load_state_dict
+
+    def __iter__(self) -> Any:
+        for example in self.dataset:
+            if example["text"] not in self.failed and len(self.failed) < 5 and "9>" in example["text"]:
+                self.failed.add(example["text"])
+                raise self.error
+            yield example
+
+
+class HTTPError(Exception):
+    """Stands in for an error of httpx."""
+
+    __module__ = "httpx._exceptions"
+
+
+@pytest.mark.parametrize("error", [ConnectionError("Server Disconnected"), HTTPError("no route")])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_stream_continues_exactly_after_network_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, late: bool
+) -> None:
+    data = corpus(tmp_path, 4)
+    expected = take(stream_of(data, "12D3M", late=late), 120)
+    open_part, failed, waits = data.open_part, set[str](), list[float]()
+    monkeypatch.setattr(hf_stream.time, "sleep", waits.append)
+    monkeypatch.setattr(data, "open_part", lambda rank, size: Broken(open_part(rank, size), failed, error))
+    assert take(stream_of(data, "12D3M", late=late), 120) == expected
+    assert len(failed) == len(waits) == 5
+    assert f"cannot be reached: {error}; trying again in 5 s" in caplog.text
+
+
+def test_a_stream_gives_up_after_some_minutes_and_other_errors_are_raised_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = corpus(tmp_path, 1)
+    stream = stream_of(data, "12D3M", late=False)
+    stream.next()
+    waits = list[float]()
+    monkeypatch.setattr(hf_stream.time, "sleep", waits.append)
+
+    def fail(error: Exception) -> Callable[..., Any]:
+        def load_dataset(*_: object, **__: object) -> Any:
+            raise error
+
+        return load_dataset
+
+    monkeypatch.setattr("datasets.load_dataset", fail(ConnectionError("no route to huggingface.co\nmore")))
+    with pytest.raises(UserError, match=r"data.path=parquet cannot be reached: no route to huggingface.co; check the"):
+        take(stream, 99)
+    assert 60 < sum(waits) < 900
+    with pytest.raises(UserError, match="cannot be reached: no route"):
+        stream_of(data, "12D3M", late=False)
+    waits.clear()
+    monkeypatch.setattr("datasets.load_dataset", fail(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        take(stream, 99)
+    assert not waits
+
+
+def test_a_hub_that_cannot_be_reached_is_named() -> None:
+    pytest.importorskip("datasets")
+    hub = instantiate(OmegaConf.load(CONFIG))
+    with pytest.raises(
+        UserError, match=r"data.path=HuggingFaceFW/fineweb-edu cannot be reached: .*; check the network"
+    ):
+        hub.stream(rank=0, size=1, batch=1, seq_len=64, seed=0)

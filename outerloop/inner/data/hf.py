@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank, too_short_error
-from outerloop.inner.data.hf_stream import HuggingFaceStream, OwnOrder, Packer, WorkerPart
+from outerloop.inner.data.hf_stream import HuggingFaceStream, OwnOrder, Packer, Unreachable, WorkerPart
 from outerloop.inner.data.partition import is_held_out
 from outerloop.inner.data.tokenization import encoding
 from outerloop.types import UserError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
     from transformers import PreTrainedTokenizerBase
 
+NETWORK_PACKAGES = ("aiohttp", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3")
 MIN_PARTS = 16
 """Smallest number of parts in which a late joiner reads the text, one after the other.
 
@@ -114,14 +115,21 @@ class HuggingFace:
         return map(self.encoding.encode, texts)
 
     def _texts(self, dataset: IterableDataset) -> Iterator[bytes]:
-        for example in dataset:
-            text = example.get(self.text_column)
-            if not isinstance(text, str):
-                raise UserError(
-                    f"data.text_column={self.text_column} contains no text in {self.path}; "
-                    f"the columns are {', '.join(example)}; set data.text_column=COLUMN"
-                )
-            yield text.encode()
+        """Yield each text. Rows without text are skipped. Raises Unreachable after a network error."""
+        try:
+            for example in dataset:
+                text = example.get(self.text_column)
+                if isinstance(text, str):
+                    yield text.encode()
+                elif text is not None or self.text_column not in example:
+                    raise UserError(
+                        f"data.text_column={self.text_column} contains no text in {self.path}; "
+                        f"the columns are {', '.join(example)}; set data.text_column=COLUMN"
+                    )
+        except Exception as error:
+            if is_network_error(error):
+                raise self._unreachable(error) from error
+            raise
 
     def _open(self, split: str, files: str | Sequence[str] | None) -> IterableDataset:
         from datasets import load_dataset
@@ -135,6 +143,23 @@ class HuggingFace:
                 f"data.path={self.path} data.name={self.name or 'null'} data.split={split} cannot be opened: {reason} "
                 "(for local files, set data.path=parquet data.data_files=[FILE,...])"
             ) from error
+        except Exception as error:
+            if is_network_error(error):
+                raise self._unreachable(error) from error
+            raise
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Unreachable(
+            f"data.path={self.path} cannot be reached: {reason}; check the network, and run the same command again to"
+            " resume, or set data.path=parquet data.data_files=[FILE,...] for local files"
+        )
+
+
+def is_network_error(error: Exception) -> bool:
+    """Return whether `datasets` raised this error because the Hub, or another server, did not deliver."""
+    package = type(error).__module__.split(".")[0]
+    return isinstance(error, ConnectionError | TimeoutError) or package in NETWORK_PACKAGES
 
 
 def require_datasets() -> None:

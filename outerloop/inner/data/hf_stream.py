@@ -8,6 +8,9 @@ consists of the dataset's own position and the tokens that were read but not yet
 from __future__ import annotations
 
 import json
+import logging
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,16 +19,25 @@ import torch
 from torch import Tensor
 
 from outerloop.inner.data.corpus import too_short_error
+from outerloop.types import UserError
 
 if TYPE_CHECKING:
     from outerloop.inner.data.hf import HuggingFace
 
+logger = logging.getLogger(__name__)
+
+WAITS_S = (5, 10, 20, *[30] * 10)
+"""Seconds between the attempts to reach the text again, 5.6 minutes in all."""
 MAX_SKIPPED = 1024
 BEGINNING = {"epoch": 0, "epoch_tokens": 0, "position": "null", "pending": "[]"}
 OTHER_TEXT = (
     "data=hf: the checkpoint has a position in the text of {saved}, but this is {own}: its text is read from the"
     " beginning"
 )
+
+
+class Unreachable(UserError):
+    """The server of the dataset cannot be reached, or did not deliver."""
 
 
 class Parts(Protocol):
@@ -118,7 +130,8 @@ class HuggingFaceStream:
     """The windows of one worker, packed from its parts of the dataset, epoch after epoch.
 
     The dataset is reopened for each part. `set_epoch` is not used: it would redistribute the files, so that workers
-    would train on other workers' parts.
+    would train on other workers' parts. If the network fails in the middle of a run, the stream waits, and continues at
+    the same position.
 
     The attribute `notes` contains what the user should know about the position that was loaded last.
     """
@@ -159,15 +172,20 @@ class HuggingFaceStream:
 
     def _enter(self, *, index: int, epoch_tokens: int, position: dict[str, Any] | None) -> None:
         self.index, self.epoch_tokens, self.position = index, epoch_tokens, position
-        self.dataset = self.corpus.open_part(*self.parts.part(index))
-        if position is not None:
-            self.dataset.load_state_dict(position)
-        self.documents = self.corpus.training_tokens(self.dataset)
-        self.to_skip = self.parts.skipped if index == 0 and position is None else 0
+        self._open()
+
+    def _open(self) -> Iterator[np.ndarray]:
+        """Open the dataset at the current position. Raises Unreachable if that fails."""
+        self.dataset = self.corpus.open_part(*self.parts.part(self.index))
+        if self.position is not None:
+            self.dataset.load_state_dict(self.position)
+        self.to_skip = self.parts.skipped if self.index == 0 and self.position is None else 0
+        self.documents: Iterator[np.ndarray] | None = self.corpus.training_tokens(self.dataset)
+        return self.documents
 
     def _window(self) -> Tensor:
         while not self.packer.ready():
-            tokens = next(self.documents, None)
+            tokens = self._next_document()
             if tokens is None:
                 self._next_part()
                 continue
@@ -179,6 +197,20 @@ class HuggingFaceStream:
                 self.position = self.dataset.state_dict()
         return self.packer.window()
 
+    def _next_document(self) -> np.ndarray | None:
+        """Return the tokens of the next document, or None at the end of a part.
+
+        Raises Unreachable if the text cannot be reached for several minutes.
+        """
+        for wait_s in WAITS_S:
+            try:
+                return next(self.documents or self._open(), None)
+            except Unreachable as error:
+                self.documents = None
+                logger.warning("%s; trying again in %d s", str(error).partition(";")[0], wait_s)
+                time.sleep(wait_s)
+        return next(self.documents or self._open(), None)
+
     def _next_part(self) -> None:
         index = self.index + 1
         ends_epoch = index % self.parts.count == 0
@@ -186,4 +218,5 @@ class HuggingFaceStream:
             what = f"{self.corpus.what}, training text of {self.parts.name}"
             mend = "use fewer workers or more text"
             raise too_short_error(self.epoch_tokens, seq_len=self.packer.seq_len, what=what, mend=mend)
-        self._enter(index=index, epoch_tokens=0 if ends_epoch else self.epoch_tokens, position=None)
+        self.index, self.epoch_tokens, self.position = index, 0 if ends_epoch else self.epoch_tokens, None
+        self.documents = None
