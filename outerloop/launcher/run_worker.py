@@ -22,7 +22,7 @@ from outerloop.config.run_directory import EXPORTED, MODEL
 from outerloop.core.memory_usage import HoldsMemory, estimate
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import first_commit
-from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.data.corpus import Corpus, notes_of
 from outerloop.inner.events import Event
 from outerloop.inner.export import export_hf
 from outerloop.inner.gathered_follower import GatheredFollower, follow
@@ -102,8 +102,8 @@ def run_worker(
         outer.observe_landings(scorer_of(config, corpus, worker))
     if before_first_step is not None:
         before_first_step(trainer, corpus)
-    for warning in outer.warnings if index == 0 else ():
-        worker.emit("status", text=f"note: {warning}")
+    for warning in (*notes_of(corpus), *outer.warnings):
+        worker.emit_once(f"note: {warning}")
     if resume_step is not None:
         worker.resume(resume_step)
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}

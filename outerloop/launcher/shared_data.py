@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.config.build import shared_corpus
 from outerloop.config.instantiate import make
 from outerloop.config.options.search_path import config_dir
+from outerloop.inner.data.corpus import notes_of
 from outerloop.inner.data.publish import Publishable, publish
 from outerloop.swarm.corpus.folder import Tell
 from outerloop.types import UserError
@@ -35,6 +36,8 @@ def share(config: DictConfig, tell: Tell) -> None:
             "corpus.share publishes text files and token shards of this machine, and this data is neither: set"
             " data=text, data=tokens or data=stdlib, or leave corpus.share out"
         )
+    for note in notes_of(corpus):
+        tell(f"note: {note}")
     tell(f"corpus {config.corpus.share}: computing its hash")
     folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder, tell=tell)
     config.data = OmegaConf.load(config_dir() / "data" / "shared.yaml")

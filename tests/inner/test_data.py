@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from outerloop.inner.data.corpus import Corpus, Stream
 from outerloop.inner.data.documents import Documents, is_fair
+from outerloop.inner.data.file_patterns import left_out, match_files
 from outerloop.inner.data.hf import require_datasets
 from outerloop.inner.data.partition import balance_by_bytes, rank_span
 from outerloop.inner.data.stdlib import stdlib
@@ -348,6 +349,35 @@ def test_validation_shards_can_be_files_of_their_own(tmp_path: Path) -> None:
     corpus = TokenShards(files=[str(train)], val_files=[str(val)], vocab_size=3, tokenizer=None)
     assert set(corpus.validation(seq_len=10, sequences=99).flatten().tolist()) == {2}
     assert len(corpus.train) == 500 and corpus.tokenizer() is None
+
+
+def test_validation_shards_in_the_folder_of_the_training_shards_are_left_out(tmp_path: Path) -> None:
+    for name, token in [("train_0", 1), ("train_1", 1), ("val", 2)]:
+        write_shard(tmp_path / f"{name}.bin", np.full(500, token, dtype=np.uint16))
+    (tmp_path / "link.bin").symlink_to(tmp_path / "val.bin")
+
+    def opened(val: str) -> TokenShards:
+        return TokenShards(files=[f"{tmp_path}/*.bin"], val_files=[val], vocab_size=3, tokenizer=None)
+
+    for val in (f"{tmp_path}/val.bin", f"{tmp_path}/link.bin", f"{tmp_path.parent}/./{tmp_path.name}/val.bin"):
+        corpus = opened(val)
+        assert set(corpus.train[:].tolist()) == {1} and len(corpus.train) == 1000 and len(corpus.val) == 500
+        assert len(corpus.notes) == 1 and "link.bin, also in data.val_files: left out" in corpus.notes[0]
+    with pytest.raises(UserError, match=r"all of data.files, .* are also in data.val_files: set"):
+        opened(f"{tmp_path}/*.bin")
+    assert (
+        "and 2 more"
+        in left_out([*tmp_path.glob("*_*.bin"), tmp_path / "val.bin", tmp_path / "x"], [*tmp_path.glob("*.bin")])[1][0]
+    )
+
+
+def test_a_file_with_several_names_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "aa.txt").write_text("another text")
+    found = match_files([f"{tmp_path}/*.txt", f"{tmp_path}/../{tmp_path.name}/aa.txt"], option="data.files")
+    assert [file.name for file in found] == ["aa.txt", "a.txt"] and ".." in found[0].parts
+    assert match_files(f"{tmp_path}/*", option="data.files") == [tmp_path / "a.txt", tmp_path / "aa.txt"]
 
 
 def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:

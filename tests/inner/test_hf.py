@@ -207,3 +207,13 @@ def test_a_hub_that_cannot_be_reached_is_named() -> None:
         UserError, match=r"data.path=HuggingFaceFW/fineweb-edu cannot be reached: .*; check the network"
     ):
         hub.stream(rank=0, size=1, batch=1, seq_len=64, seed=0)
+
+
+def test_validation_files_among_the_training_files_are_left_out(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{file}.parquet", [row(file, i) for i in range(80)]) for file in range(3)]
+    mixed = corpus_of([f"{tmp_path}/*.parquet"], val_files=[f"{tmp_path}/./2.parquet"])
+    apart = corpus_of(files[:2], val_files=[files[2]])
+    assert len(mixed.notes) == 1 and "2.parquet, also in data.val_files: left out" in mixed.notes[0]
+    assert not apart.notes and apart.data_files == files[:2]
+    read = [take(stream_of(data, "12D3M", late=False), 150) for data in (mixed, apart)]
+    assert read[0] == read[1] and texts(read[0]) >= {row(0, 1)[1:10], row(1, 1)[1:10]}

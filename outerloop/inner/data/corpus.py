@@ -75,7 +75,7 @@ class SequentialCorpus(Corpus, Protocol):
         ...
 
 
-def notes_of(part: Stream | Corpus) -> Sequence[str]:
+def notes_of(part: object) -> Sequence[str]:
     """Return what the user should know about a corpus, or about the position that a stream has loaded; often nothing.
 
     A corpus or a stream has these lines in its optional attribute `notes`.

@@ -7,6 +7,7 @@ order in which a worker reads the texts is described in hf_stream.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank, too_short_error
+from outerloop.inner.data.file_patterns import left_out, match_files
 from outerloop.inner.data.hf_stream import HuggingFaceStream, OwnOrder, Packer, Unreachable, WorkerPart
 from outerloop.inner.data.partition import is_held_out
 from outerloop.inner.data.tokenization import encoding
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
     from transformers import PreTrainedTokenizerBase
 
+FORMATS = ("arrow", "csv", "json", "parquet", "text")
+"""Values of data.path for which data_files are local files or addresses."""
 NETWORK_PACKAGES = ("aiohttp", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3")
 MIN_PARTS = 16
 """Smallest number of parts in which a late joiner reads the text, one after the other.
@@ -39,7 +43,8 @@ class HuggingFace:
         path: a dataset on the Hub, or the format of local files: parquet, json, text, csv.
         name: the dataset's configuration, such as sample-10BT; null: its default.
         split: the split to train on.
-        data_files: training files, if the dataset is loaded from local files.
+        data_files: training files, if the dataset is loaded from local files. Those that are also in `val_files` are
+            left out.
         text_column: the column that contains the text.
         val_split: the split to validate on; null: one text in twenty of the training split.
         val_files: validation files, if the dataset is loaded from local files.
@@ -61,6 +66,10 @@ class HuggingFace:
         require_datasets()
         self.path, self.name, self.split, self.data_files = path, name, split, data_files
         self.text_column, self.val_split, self.val_files = text_column, val_split, val_files
+        self.notes: list[str] = []
+        if path in FORMATS and (val := local_files(val_files)) and (training := local_files(data_files)):
+            kept, self.notes = left_out(training, val)
+            self.data_files = [str(file) for file in kept] if self.notes else data_files
         self.holds_out = val_split is None and val_files is None
         self.encoding = encoding(tokenizer)
         self.vocab_size = self.encoding.vocab_size
@@ -154,6 +163,14 @@ class HuggingFace:
             f"data.path={self.path} cannot be reached: {reason}; check the network, and run the same command again to"
             " resume, or set data.path=parquet data.data_files=[FILE,...] for local files"
         )
+
+
+def local_files(patterns: str | Sequence[str] | None) -> list[Path]:
+    """Return the local files that match any of the patterns; none if a pattern matches no local file."""
+    try:
+        return match_files(patterns or [], option="data.data_files")
+    except UserError:  # datasets reads it from elsewhere, or says what is wrong
+        return []
 
 
 def is_network_error(error: Exception) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
-from outerloop.inner.data.file_patterns import match_files
+from outerloop.inner.data.file_patterns import left_out, match_files
 from outerloop.inner.data.partition import rank_span, training_length
 from outerloop.inner.data.tokenization import identity_of, load_tokenizer
 from outerloop.inner.data.windows import WindowStream, spread_windows
@@ -114,7 +114,7 @@ class TokenShards:
     """A corpus of llm.c token shards, joined in path order. Each worker trains on a contiguous span of the tokens.
 
     Args:
-        files: paths or globs of the training shards.
+        files: paths or globs of the training shards. Those that are also in `val_files` are left out.
         val_files: paths or globs of the validation shards; null: the last 5 % of `files`.
         vocab_size: the vocabulary size of the tokenizer that made the shards (50257 for GPT-2).
         tokenizer: folder of this tokenizer, to be exported with the model; null: the model is exported without it.
@@ -125,10 +125,12 @@ class TokenShards:
     ) -> None:
         self.vocab_size = vocab_size
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
-        tokens = self._open(files, "data.files")
+        val_paths = [] if val_files is None else match_files(val_files, option="data.val_files")
+        paths, self.notes = left_out(match_files(files, option="data.files"), val_paths)
+        tokens = self._open(paths)
         training = training_length(len(tokens)) if val_files is None else len(tokens)
         self.train = tokens.view(slice(0, training))
-        self.val = tokens.view(slice(training, None)) if val_files is None else self._open(val_files, "data.val_files")
+        self.val = tokens.view(slice(training, None)) if val_files is None else self._open(val_paths)
         self.what = f"data=tokens ({len(tokens.shards)} files from {tokens.shards[0].path})"
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
@@ -156,7 +158,7 @@ class TokenShards:
         """Identity of the tokenizer (tokenization.py), or "" if it is unknown."""
         return "" if self._tokenizer is None else identity_of(self._tokenizer)
 
-    def _open(self, files: Sequence[str], option: str) -> Shards:
-        shards = [open_shard(path) for path in match_files(files, option=option)]
+    def _open(self, paths: Sequence[Path]) -> Shards:
+        shards = [open_shard(path) for path in paths]
         mend = "set data.vocab_size=N to the vocabulary size of the tokenizer that made the file"
         return Shards(shards, vocab_size=self.vocab_size, mend=mend)
