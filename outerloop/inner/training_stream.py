@@ -8,6 +8,7 @@ from outerloop.exchange_protocols import first_commit, landed_commit, replicated
 from outerloop.inner.data.assigned_stream import AssignedStream, training_text
 from outerloop.inner.data.assignment import BEFORE_FIRST, hash_without_chain, late_joiner_seed
 from outerloop.inner.data.corpus import Corpus, SequentialCorpus, Stream
+from outerloop.inner.data.fingerprint import with_fingerprint
 from outerloop.inner.data.partition import RankStream
 from outerloop.inner.hooks import TrainerHooks
 from outerloop.protocols import Exchange
@@ -47,6 +48,7 @@ def make_stream(
             landed=lambda: ranks.broadcast(landed() if ranks.is_leader else b""),
             first=lambda: ranks.broadcast(first() if ranks.is_leader else b""),
         )
+    stream = with_fingerprint(stream, corpus)
     return RankStream(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream
 
 

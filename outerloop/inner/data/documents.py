@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
+from outerloop.inner.data.fingerprint import fingerprint_of
 from outerloop.inner.data.partition import balance_by_bytes, is_held_out, rank_span, training_length
 from outerloop.inner.data.tokenization import Encoding
 from outerloop.inner.data.windows import WindowStream, spread_windows
@@ -76,6 +77,11 @@ class Documents:
     def tokenizer_identity(self) -> str:
         """Identity of the tokenizer (tokenization.py)."""
         return self.encoding.identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the text (fingerprint.py)."""
+        return fingerprint_of(((one.name, one.bytes) for one in self.documents), self.encoding.identity)
 
     def tokens(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the training and the validation tokens, each as the documents joined in the order of their names."""

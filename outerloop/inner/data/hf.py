@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank, too_short_error
 from outerloop.inner.data.file_patterns import left_out, match_files
+from outerloop.inner.data.fingerprint import fingerprint_of
 from outerloop.inner.data.hf_stream import HuggingFaceStream, OwnOrder, Packer, Unreachable, WorkerPart
 from outerloop.inner.data.partition import is_held_out
 from outerloop.inner.data.tokenization import encoding
@@ -103,6 +104,12 @@ class HuggingFace:
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.encoding.tokenizer()
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the text (fingerprint.py), or "" if it is not in local files."""
+        files = [*local_files(self.data_files), *local_files(self.val_files)] if self.path in FORMATS else []
+        return fingerprint_of(((file.name, file.stat().st_size) for file in files), len(files)) if files else ""
 
     def open_part(self, rank: int, size: int) -> IterableDataset:
         """Return worker `rank`'s part: whole files if `size` divides the file count, else every `size`-th example."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
 from outerloop.inner.data.file_patterns import left_out, match_files
+from outerloop.inner.data.fingerprint import fingerprint_of
 from outerloop.inner.data.partition import rank_span, training_length
 from outerloop.inner.data.tokenization import identity_of, load_tokenizer
 from outerloop.inner.data.windows import WindowStream, spread_windows
@@ -157,6 +158,12 @@ class TokenShards:
     def tokenizer_identity(self) -> str:
         """Identity of the tokenizer (tokenization.py), or "" if it is unknown."""
         return "" if self._tokenizer is None else identity_of(self._tokenizer)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the tokens (fingerprint.py)."""
+        shards = [*self.train.shards, *self.val.shards]
+        return fingerprint_of(((shard.path.name, len(shard)) for shard in shards), len(self.train))
 
     def _open(self, paths: Sequence[Path]) -> Shards:
         shards = [open_shard(path) for path in paths]
