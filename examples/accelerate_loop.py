@@ -6,6 +6,7 @@ See: a round after every 20 optimizer steps, each of which accumulates the gradi
 """
 
 import sys
+from itertools import chain, repeat
 
 import torch
 from accelerate import Accelerator
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
 
+STEPS = 60  # optimizer steps
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 
@@ -31,13 +33,14 @@ def print_round(report: outerloop.RoundReport) -> None:
 
 
 with outerloop.from_recipe(
-    "diloco", model, peers=2, sync_every=20, initial_peers=ADDRESS, run_dir=f"runs/accelerate-{SHARE}"
+    "diloco", model, peers=2, sync_every=20, steps=STEPS, initial_peers=ADDRESS, run_dir=f"runs/accelerate-{SHARE}"
 ) as outer:  # waits until both peers have joined
     outerloop.attach(optimizer, outer, on_round=print_round)  # counts optimizer steps, not batches
-    for _ in range(2):
-        for x, y in data:
-            with accelerator.accumulate(model):
-                loss = ((model(x) - y) ** 2).mean()
-                accelerator.backward(loss)
-                optimizer.step()
-                optimizer.zero_grad()
+    batches = chain.from_iterable(repeat(data))  # one epoch after the other
+    while outer.inner_step < STEPS:
+        x, y = next(batches)
+        with accelerator.accumulate(model):
+            loss = ((model(x) - y) ** 2).mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()

@@ -34,10 +34,16 @@ def print_round(report: outerloop.RoundReport) -> None:
 
 
 with outerloop.from_recipe(
-    "sparseloco", model, peers=2, sync_every=SYNC_EVERY, initial_peers=ADDRESS, run_dir=f"runs/own-loop-{SHARE}"
+    "sparseloco",
+    model,
+    peers=2,
+    sync_every=SYNC_EVERY,
+    steps=STEPS,
+    initial_peers=ADDRESS,
+    run_dir=f"runs/own-loop-{SHARE}",
 ) as outer:  # waits until both peers have joined
     outerloop.attach(optimizer, outer, on_round=print_round)  # every optimizer.step() counts as an inner step
-    for _ in range(STEPS):
+    while outer.inner_step < STEPS:  # not a count of your own: a peer that missed rounds skips their steps
         batch = windows[torch.randint(len(windows), (64,))]
         loss = cross_entropy(model(batch[:, :-1]), batch[:, -1])
         optimizer.zero_grad()

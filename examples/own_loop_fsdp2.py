@@ -37,10 +37,10 @@ text = torch.tensor(list(Path(random.__file__).read_bytes()), device=device)
 windows = text.unfold(0, 17, 1)[dist.get_rank() :: dist.get_world_size()]
 
 # Every rank is a lane: it exchanges messages with the rank that holds the same shards on the other island.
-with outerloop.from_recipe("sparseloco", model, mesh=mesh, dim="islands", sync_every=SYNC_EVERY) as outer:
+with outerloop.from_recipe("sparseloco", model, mesh=mesh, dim="islands", sync_every=SYNC_EVERY, steps=STEPS) as outer:
     outerloop.attach(optimizer, outer)
     print(f"island {island} rank {rank}: {outerloop.memory.estimate(outer, optimizer)}")
-    for _ in range(STEPS):
+    while outer.inner_step < STEPS:
         batch = windows[torch.randint(len(windows), (32,), device=device)]
         loss = cross_entropy(model(batch[:, :-1]), batch[:, -1])
         optimizer.zero_grad()

@@ -4,9 +4,10 @@ Workers take many inner steps independently; every H steps, the outer loop excha
 
 Use in your own training loop:
 
-    with outerloop.from_recipe("sparseloco", model, peers=4) as outer:
+    with outerloop.from_recipe("sparseloco", model, peers=4, steps=3000) as outer:
         outerloop.attach(optimizer, outer)
-        ...
+        while outer.inner_step < 3000:
+            ...
 
 To choose each part yourself, pass the method, compressor, exchange, ... to `OuterLoop` as objects. `outerloop.loco`
 compresses the gradients of every step and needs no outer loop.

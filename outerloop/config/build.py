@@ -128,14 +128,15 @@ def make_outer_loop(
     exchange: Exchange,
     *,
     rounds: int | None,
+    steps: int | None = None,
     samples_per_round: int | None = None,
     island: Island | None = None,
     method: OuterMethod | None = None,
 ) -> OuterLoop:
     """Return the configured outer loop for a model.
 
-    `rounds`: number of rounds, or None if there is no last round. `samples_per_round`: as in OuterLoop. `method`:
-    replaces the configured method, if given.
+    `rounds`: number of rounds, or None if there is no last round. `steps`, `samples_per_round`: as in OuterLoop.
+    `method`: replaces the configured method, if given.
     """
     return OuterLoop(
         model,
@@ -154,6 +155,7 @@ def make_outer_loop(
         timeout_s=config.round_timeout_s,
         seed=config.seed,
         rounds=rounds,
+        steps=steps,
         samples_per_round=samples_per_round,
         island=island or Island(model, state_device=state_device(config)),
     )

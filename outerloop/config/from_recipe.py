@@ -61,13 +61,23 @@ class RecipeArguments(TypedDict, total=False):
 
 @overload
 def from_recipe(
-    recipe: str, model: Module, *overrides: str, gathered: Literal[False] = False, **arguments: Unpack[RecipeArguments]
+    recipe: str,
+    model: Module,
+    *overrides: str,
+    gathered: Literal[False] = False,
+    steps: int | None = None,
+    **arguments: Unpack[RecipeArguments],
 ) -> OuterLoop: ...
 
 
 @overload
 def from_recipe(
-    recipe: str, model: Module, *overrides: str, gathered: bool, **arguments: Unpack[RecipeArguments]
+    recipe: str,
+    model: Module,
+    *overrides: str,
+    gathered: bool,
+    steps: int | None = None,
+    **arguments: Unpack[RecipeArguments],
 ) -> OuterLoop | Follower: ...
 
 
@@ -86,6 +96,7 @@ def from_recipe(
     run_dir: str | Path = "outerloop-run",
     state: State | None = None,
     gathered: bool = False,
+    steps: int | None = None,
 ) -> OuterLoop | Follower:
     """Wait for the run's peers to join, and return the recipe's outer loop for a model.
 
@@ -119,6 +130,9 @@ def from_recipe(
         gathered: exchange full tensors, so that islands may be sharded differently. The first rank of each island holds
             the outer state. The other ranks get a Follower, which is attached in the same way as an outer loop. Must be
             equal on all islands.
+        steps: number of inner steps after which your loop ends, `while outer.inner_step < steps`. A peer that missed
+            rounds then never launches one that the others do not take part in. Not used with schedule=every_seconds,
+            whose inner steps are units of time.
 
     Raises:
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
@@ -143,7 +157,7 @@ def from_recipe(
         island = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
         if not island.ranks.is_leader:
             return follower_loop(island)
-        return leader_loop(settings, island, model, exchange, Path(run_dir), state, group)
+        return leader_loop(settings, island, model, exchange, Path(run_dir), state, group, steps)
     lanes = num_shards(model)
     if exchange is None and group is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
@@ -161,9 +175,8 @@ def from_recipe(
             return exchange or join_own()
         return ShardedIsland.joining(join_own, ranks=RankGroup(shard_group(model)))
 
-    return start_loop(
-        settings, model, ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join(), state
-    )
+    joined = ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join()
+    return start_loop(settings, model, joined, state, steps)
 
 
 def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
@@ -212,6 +225,7 @@ def leader_loop(
     run_dir: Path,
     state: State | None,
     group: dist.ProcessGroup | None,
+    steps: int | None,
 ) -> OuterLoop:
     """Create the outer loop on the leader of a gathered island, while the other ranks execute the leader's commands.
 
@@ -219,7 +233,9 @@ def leader_loop(
     """
     with island.followers_serving():
         exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
-        return start_loop(settings, model, exchange, state, island)
+        outer = start_loop(settings, model, exchange, state, steps, island)
+        island.run_on_followers("move", inner_step=outer.inner_step)
+    return outer
 
 
 def follower_loop(island: Gathered) -> Follower:
@@ -230,11 +246,16 @@ def follower_loop(island: Gathered) -> Follower:
 
 
 def start_loop(
-    settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
+    settings: Any,
+    model: Module,
+    exchange: Exchange,
+    state: State | None,
+    steps: int | None,
+    island: Island | None = None,
 ) -> OuterLoop:
     """Create the outer loop for a model, and start together with the other peers. Aborts the exchange on any error."""
     try:
-        outer = build.make_outer_loop(settings, model, exchange, rounds=None, island=island)
+        outer = build.make_outer_loop(settings, model, exchange, rounds=None, steps=steps, island=island)
         inner_optimizer = load.inner_optimizer(settings)
         outer.recipe, outer.inner_optimizer = settings.recipe, inner_optimizer._target_ if inner_optimizer else ""
         if state:

@@ -39,6 +39,7 @@ def build_loop(
     eager: bool,
     timeout_s: float,
     rounds: int | None,
+    steps: int | None,
 ) -> RoundLoop:
     """Build the RoundLoop of one replica from OuterLoop's validated arguments and the parts built from them."""
     concurrent = is_concurrent(exchange.info, schedule, method)
@@ -76,5 +77,5 @@ def build_loop(
         cost_aware=codec.compress if isinstance(codec.compress, CostAware) else None,
         eager=EagerUpdates(launcher, method=method) if eager else None,
     )
-    scheduler = RoundScheduler(schedule, rounds=rounds)
+    scheduler = RoundScheduler(schedule, rounds=rounds, steps=steps)
     return RoundLoop(scheduler, launcher, lander, timeout_s=timeout_s)

@@ -66,12 +66,14 @@ class RoundLoop:
         differ, or RoundFailed if a round failed and the run uses eager updates.
         """
         self.launcher.add_samples(samples)
-        self.reports = []
+        self.reports, before = [], self.inner_step
         with self.lander.meter.between_steps(), self.island.followers_serving():
             try:
                 self.advance()
             except StateTransferRequired as transfer:
                 self.take_over(*transfer.state(self.lander.shared_state.max_bytes))
+            if self.inner_step != before + 1:
+                self.island.run_on_followers("move", inner_step=self.inner_step)
         return self.reports
 
     def advance(self) -> None:

@@ -57,6 +57,8 @@ class OuterLoop:
         timeout_s: maximum time that a landing waits for its round's messages.
         seed: seed for all random choices of the compressor, equal on all peers.
         rounds: number of rounds in the run; None for no limit. A peer that was absent never skips past the last one.
+        steps: number of inner steps in the run; None for no limit. A peer that was absent never skips past the last
+            one. Not used if the schedule counts time-based steps (every_seconds.py).
         samples_per_round: number of training samples that one peer processes in a round, equal on all peers; None if
             the settings do not determine it. Limits the samples that are credited to a peer (contributions.py).
         island: gives access to the model; by default `Island(model)`.
@@ -96,6 +98,7 @@ class OuterLoop:
         timeout_s: float = 600.0,
         seed: int = 0,
         rounds: int | None = None,
+        steps: int | None = None,
         samples_per_round: int | None = None,
         island: Island | None = None,
     ) -> None:
@@ -140,6 +143,7 @@ class OuterLoop:
             eager=eager,
             timeout_s=timeout_s,
             rounds=rounds,
+            steps=steps,
         )
         self.launcher, self.verifier = self.loop.launcher, self.loop.lander.verifier
         self.pipeline, self.shared_state = self.launcher.pipeline, self.loop.lander.shared_state

@@ -38,10 +38,13 @@ class RoundScheduler:
     Args:
         schedule: determines when rounds launch and land.
         rounds: number of rounds in the run; None for no limit. A peer that was absent never skips past the last one.
+        steps: number of inner steps in the run, which limits a peer that was absent in the same way; None for no limit.
+            Not used if the schedule counts time-based steps.
     """
 
-    def __init__(self, schedule: Schedule, *, rounds: int | None) -> None:
+    def __init__(self, schedule: Schedule, *, rounds: int | None, steps: int | None = None) -> None:
         self.schedule, self.rounds = schedule, rounds
+        self.steps = None if schedule.step_s else steps
 
     def is_idle(self, step: int) -> bool:
         """Return whether no round can launch or land after this step."""
@@ -67,11 +70,12 @@ class RoundScheduler:
     def step_after_replay(self, step: int) -> int:
         """Return the first step later than `step` after which a round launches.
 
-        If the run's last round launches after `step` itself, return `step`.
+        If the run ends before that step, return `step`.
         """
         if self.rounds is not None and step == self.schedule.inner_steps(self.rounds) - self.schedule.delay:
             return step
-        return next(later for later in count(step + 1) if self.schedule.due(later).launch)
+        next_launch = next(later for later in count(step + 1) if self.schedule.due(later).launch)
+        return step if self.steps is not None and next_launch > self.steps else next_launch
 
     def launch_step(self, round: Round) -> int:
         """Return the inner step after which a round launches."""

@@ -7,6 +7,9 @@ peers. Rounds are recorded in `trainer.state.log_history`, under the names in `r
 with the state of the outer loop to every checkpoint folder, and `train(resume_from_checkpoint=True)` restores that
 state.
 
+A peer that missed rounds, or joined late, skips the inner steps of these rounds (`OuterLoop.inner_step`). Its training
+ends at the same inner step as that of the other peers, after fewer steps of its own.
+
 The Trainer does not tell its callbacks about errors. After an error, the peer stays in the run until training begins
 again, `HFCallback.abort` is called or the process ends.
 """
@@ -18,12 +21,13 @@ from typing import Any, Unpack
 
 from torch import distributed as dist
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached
-from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
+from outerloop.integrations.outer_loop_factory import has_skipped_to_end, outer_loop_factory, refuse_sharded
 from outerloop.integrations.run_traffic import RunTraffic
 from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
@@ -62,7 +66,7 @@ class HFCallback(TrainerCallback):
             raise refuse_sharded(processes)
         self.abort()
         saved = saved_outer_state(args, state) if state.global_step else None
-        self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None)
+        self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None, state.max_steps)
         self.traffic = RunTraffic(self.outer.exchange, saved)
         self.saved_step = -1
         samples = processes * args.train_batch_size * args.gradient_accumulation_steps
@@ -73,7 +77,10 @@ class HFCallback(TrainerCallback):
             raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log the rounds that were applied after this step, and save the outer loop if a checkpoint follows."""
+        """Log the rounds that were applied after this step, and save the outer loop if a checkpoint follows.
+
+        End the training if this was the last inner step of the run.
+        """
         due = control.should_log  # trainer.log may reset should_log before this step's loss is logged
         for report in self.rounds:
             charts = report.charts(bytes_sent=self.traffic.bytes_sent)
@@ -83,6 +90,8 @@ class HFCallback(TrainerCallback):
                 state.log_history.append(charts | {"epoch": state.epoch, "step": state.global_step})
         self.rounds.clear()
         control.should_log = due
+        if has_skipped_to_end(self.outer, taken=state.global_step, steps=state.max_steps):
+            end_training(args, control)
         if control.should_save:
             self.save(args, state)
 
@@ -127,6 +136,16 @@ class HFCallback(TrainerCallback):
             self.attached.remove()
             self.outer.abort()
         self.rounds.clear()
+
+
+def end_training(args: TrainingArguments, control: TrainerControl) -> None:
+    """End the training after this step as the Trainer does after `max_steps`.
+
+    It then evaluates and saves, if it does so by steps.
+    """
+    control.should_training_stop = True
+    control.should_evaluate |= args.eval_strategy == IntervalStrategy.STEPS
+    control.should_save |= args.save_strategy == SaveStrategy.STEPS
 
 
 def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:

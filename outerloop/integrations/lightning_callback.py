@@ -5,10 +5,14 @@
 The processes of a Trainer with DDP form one peer. Only the first process exchanges data with other peers.
 Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the state of the
 outer loop, which `fit(ckpt_path=...)` restores.
+
+A peer that missed rounds, or joined late, skips the inner steps of these rounds (`OuterLoop.inner_step`). Its training
+ends at the same inner step as that of the other peers, after fewer steps of its own.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,7 +23,7 @@ from outerloop.config.from_recipe import RecipeArguments
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached
-from outerloop.integrations.outer_loop_factory import outer_loop_factory, refuse_sharded
+from outerloop.integrations.outer_loop_factory import has_skipped_to_end, outer_loop_factory, refuse_sharded
 from outerloop.integrations.run_traffic import RunTraffic
 
 
@@ -44,7 +48,8 @@ class LightningCallback(Callback):
         Raises UserError if the Trainer shards the module, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
-        self.outer = self.make(model, self.restored, None)
+        self.steps = optimizer_steps(trainer)
+        self.outer = self.make(model, self.restored, None, self.steps)
         self.traffic = RunTraffic(self.outer.exchange, self.restored)
         self.restored = None  # a later `fit` starts from scratch
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
@@ -52,12 +57,18 @@ class LightningCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the rounds that were applied after this batch's step."""
+        """Log the rounds that were applied after this batch's step.
+
+        End the training if this was the last inner step of the run.
+        """
         for report in self.rounds:
             charts = report.charts(bytes_sent=self.traffic.bytes_sent)
             for logger in trainer.loggers:
                 logger.log_metrics(charts, step=trainer.global_step)
         self.rounds.clear()
+        assert self.outer is not None
+        if has_skipped_to_end(self.outer, taken=trainer.global_step, steps=self.steps):
+            trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the run once the other peers have received the data that they need from this peer."""
@@ -77,6 +88,12 @@ class LightningCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Store the state `state_dict`. The outer loop resumes from it when training starts."""
         self.restored = state_dict
+
+
+def optimizer_steps(trainer: Trainer) -> int | None:
+    """Return the number of optimizer steps after which the Trainer stops, or None if nothing limits it."""
+    steps = trainer.estimated_stepping_batches
+    return int(steps) if 0 <= steps < math.inf else None
 
 
 def module_or_copies(trainer: Trainer, module: LightningModule) -> Module:

@@ -1,5 +1,5 @@
-"""Create the outer loop inside a Trainer. The callbacks do so when training begins, once the Trainer has placed the
-model on its device and created the optimizer.
+"""Create the outer loop inside a Trainer, and determine whether its training is over. The callbacks create it when
+training begins, once the Trainer has placed the model on its device and created the optimizer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from outerloop.config.from_recipe import RecipeArguments, from_recipe
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import UserError
 
-MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None], OuterLoop]
-"""Function (model on its device, state to resume from, process group of the model's copies) -> outer loop."""
+MakeOuterLoop = Callable[[Module, dict[str, Any] | None, dist.ProcessGroup | None, int | None], OuterLoop]
+"""Function (model on its device, state to resume from, process group of the model's copies, number of inner steps) ->
+outer loop.
+"""
 
 
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
@@ -26,15 +28,26 @@ def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeA
     """
     signature(from_recipe).bind(recipe, None, *overrides, **arguments)
 
-    def make(model: Module, state: dict[str, Any] | None, replicas: dist.ProcessGroup | None) -> OuterLoop:
+    def make(
+        model: Module, state: dict[str, Any] | None, replicas: dist.ProcessGroup | None, steps: int | None
+    ) -> OuterLoop:
         found = arguments.copy()
         if state is not None:
             found["state"] = state
         if replicas is not None:
             found["replicas"] = replicas
-        return from_recipe(recipe, model, *overrides, **found)
+        return from_recipe(recipe, model, *overrides, steps=steps, **found)
 
     return make
+
+
+def has_skipped_to_end(outer: OuterLoop, *, taken: int, steps: int | None) -> bool:
+    """Return whether this peer has skipped inner steps and is therefore at the end of the run before its Trainer is.
+
+    `taken`: number of optimizer steps of the Trainer. `steps`: number of steps after which the Trainer stops; None if
+    nothing limits it. With a schedule that counts time-based steps, only the Trainer determines the end.
+    """
+    return steps is not None and not outer.schedule.step_s and taken < outer.inner_step >= steps
 
 
 def refuse_sharded(processes: int) -> UserError:

@@ -119,12 +119,16 @@ class Gathered(Island):
 
 
 class Follower:
-    """Replaces the outer loop on the non-leader ranks of a gathered island. It is attached in the same way."""
+    """Replaces the outer loop on the non-leader ranks of a gathered island. It is attached in the same way.
+
+    The attribute `inner_step` equals that of the leader's outer loop.
+    """
 
     notifies_updates = False
 
     def __init__(self, island: Gathered) -> None:
         self.island = island
+        self.inner_step = 0
 
     def before_update(self) -> float:
         """Return 0, the seconds spent waiting: nothing reads the weights between two calls of `after_inner_step`."""
@@ -132,6 +136,7 @@ class Follower:
 
     def after_inner_step(self, samples: int) -> list[Any]:
         """Execute the leader's commands. Return an empty list, because only the leader reports rounds."""
+        self.inner_step += 1
         self.serve()
         return []
 
@@ -155,6 +160,8 @@ class Follower:
     def recv_command(self) -> dict[str, Any]:
         """Receive the leader's next command, take part in it if it is a read or a write, and return it.
 
+        The command "move" sets `inner_step`, after the leader has skipped steps or resumed.
+
         Raises UserError if the leader has raised a UserError, or LeaderFailed if it has raised another error.
         """
         command = json.loads(self.island.ranks.broadcast(b""))
@@ -165,6 +172,8 @@ class Follower:
                 p = self.island.params[name]
                 buffer = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
                 self.island.scatter({name: buffer}, command["merge_local"])
+        elif command["do"] == "move":
+            self.inner_step = command["inner_step"]
         elif command["do"] == "stop":
             raise (UserError if command["mistake"] else LeaderFailed)(command["reason"])
         return command

@@ -18,7 +18,7 @@ from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Contribution, ReplicasDiverged, Round, UserError
 from tests.support import forged_payloads, toy
-from tests.support.late_peer import LATE, WithoutLate, fused
+from tests.support.late_peer import LATE, Behind, Log, Told, WithoutLate, fused
 from tests.support.tensors import same_tensors
 from tests.support.toy_pipelines import FUSED
 
@@ -94,50 +94,9 @@ def same(a, b):
     return all(map(same, a, b)) if isinstance(a, list | tuple) else a == b
 
 
-class Log(toy.Around):
-    """Keeps what came of each round."""
-
-    def __init__(self, inner):
-        super().__init__(inner)
-        self.rounds = {}
-
-    def start(self, blob, round):
-        return toy.Changed(self.inner.start(blob, round), lambda messages: self.rounds.setdefault(round, messages))
-
-
-class Behind(toy.Around):
-    """A peer that was away while others, whose log this is, went on; then it is alone."""
-
-    info = replace(InProcess.info, replicated=True)
-    peer = LATE
-
-    def __init__(self, inner, log):
-        super().__init__(inner)
-        self.log = log
-
-    def decided(self, round):
-        return round in self.log
-
-    def landed(self, round, state):
-        pass
-
-    def start(self, blob, round):
-        if round not in self.log:
-            self.log[round] = [Contribution(LATE, round, blob)]
-        return Told(self.log[round])
-
-
-class Told:
-    def __init__(self, messages):
-        self.messages = messages
-
-    def wait(self, timeout_s):
-        return self.messages
-
-
-def train(exchange, *, steps, rounds=None, case="sparseloco", schedule=None):
+def train(exchange, *, steps, case="sparseloco", schedule=None, ends=None):
     parts = {"schedule": schedule or EveryH(sync_every=2)} | CASES[case]()
-    loop = toy.outer(toy.model(), exchange, rounds=rounds, **parts)
+    loop = toy.outer(toy.model(), exchange, **(ends or {}), **parts)
     inner = torch.optim.SGD(loop.model.parameters(), lr=0.1)
     reports = []
     for step in range(steps):
@@ -176,13 +135,15 @@ def next_of(round, fragments):
     return Round(round.number, round.fragment + 1) if round.fragment + 1 < fragments else Round(round.number + 1)
 
 
+@pytest.mark.parametrize("limit", ["rounds", "steps"])
 @pytest.mark.parametrize("delay", [0, 1])
-def test_nobody_skips_beyond_the_last_round(delay):
+def test_nobody_skips_beyond_the_last_round(delay, limit):
+    ends = {limit: {"rounds": 3, "steps": 6 + delay}[limit]}
     schedule = EveryH(sync_every=2, delay=delay)
     _, log = recorded(steps=6 + delay, schedule=schedule, case="float64")
     assert sorted(log) == [Round(0), Round(1), Round(2)]
     [(loop, reports)] = toy.run_workers(
-        1, lambda e: train(Behind(e, log), steps=2 + delay, rounds=3, schedule=schedule, case="float64")
+        1, lambda e: train(Behind(e, log), steps=2 + delay, ends=ends, schedule=schedule, case="float64")
     )
     assert len(reports) == 3 and loop.inner_step == 6 + delay and not loop.in_flight and len(log) == 3
 

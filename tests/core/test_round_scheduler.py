@@ -4,6 +4,7 @@ import pytest
 
 from outerloop.core.round_scheduler import DueWork, RoundScheduler
 from outerloop.schedule.every_h import EveryH
+from outerloop.schedule.every_seconds import EverySeconds
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Round
 
@@ -12,8 +13,12 @@ def nothing_decided(round):
     return False
 
 
-def scheduler_of(schedule, rounds=None):
-    return RoundScheduler(schedule, rounds=rounds)
+def scheduler_of(schedule, rounds=None, steps=None):
+    return RoundScheduler(schedule, rounds=rounds, steps=steps)
+
+
+def seconds(**options):
+    return EverySeconds(seconds=60, **options)
 
 
 def test_a_round_launches_after_h_steps_and_lands_after_the_delay():
@@ -47,6 +52,12 @@ def test_idle_steps_are_those_between_launch_and_landing(early):
 @pytest.mark.parametrize(("rounds", "after"), [(None, 15), (3, 15), (2, 10)])
 def test_a_replay_ends_where_the_next_round_launches_or_at_the_last_round_of_the_run(rounds, after):
     assert scheduler_of(EveryH(sync_every=5, delay=2), rounds).step_after_replay(10) == after
+
+
+@pytest.mark.parametrize(("schedule", "steps", "after"), [(EveryH, 14, 10), (EveryH, 15, 15), (seconds, 14, 15)])
+def test_a_replay_ends_within_the_inner_steps_of_the_run(schedule, steps, after):
+    """Steps that are units of time are not those of the run."""
+    assert scheduler_of(schedule(sync_every=5), steps=steps).step_after_replay(10) == after
 
 
 def test_the_next_round_is_the_first_that_launches_later():

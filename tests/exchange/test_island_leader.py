@@ -71,6 +71,21 @@ def left_in_a_round(rank):
     return True
 
 
+def moved(rank):
+    """The inner step on each rank of a gathered island that resumed at step 4, after its leader skipped to step 9."""
+    net, state = DistributedDataParallel(toy.model()), None
+    if rank == 0:
+        state = toy.outer(toy.model(), toy.alone()).state_dict() | {"inner_step": 4}
+    outer = outerloop.from_recipe("diloco", net, exchange=alone(rank), state=state, gathered=True)
+    steps = [outer.inner_step]
+    outer.after_inner_step(1)
+    steps.append(outer.inner_step)
+    if rank == 0:
+        outer.loop.advance = lambda: setattr(outer.loop, "inner_step", 9)
+    outer.after_inner_step(1)
+    return [*steps, outer.inner_step]
+
+
 def copies_gathered(rank):
     """The weights of a DDP model after two rounds of a gathered island, and the rounds that landed at its leader."""
     net = DistributedDataParallel(toy.model())
@@ -90,6 +105,7 @@ def lives(rank):
         assert unable_to_join(rank, mistake, UserError, **options)
         assert unable_to_join(rank, broken, failed, **options)
     assert refused_alike(rank) and left_in_a_round(rank)
+    assert moved(rank) == [4, 5, 9]
     return copies_gathered(rank)
 
 

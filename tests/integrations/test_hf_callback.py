@@ -10,8 +10,9 @@ import outerloop
 from outerloop.config import run_directory
 from outerloop.core.round import CHARTS
 from outerloop.state import checkpoint
-from outerloop.types import UserError
+from outerloop.types import Round, UserError
 from tests.support import toy
+from tests.support.late_peer import Behind, Log
 
 
 def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, logs=True, **arguments):
@@ -27,9 +28,8 @@ def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, logs=T
         report_to=[],
         disable_tqdm=True,
         logging_steps=1,
-        max_steps=9,
         learning_rate=1e-2,
-        **{"save_strategy": "no"} | arguments,
+        **{"save_strategy": "no", "max_steps": 9} | arguments,
     )
     trainer = Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
     if options:
@@ -143,6 +143,24 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
     assert toy.same_weights(one, other) and losses != other_losses
 
 
+@pytest.mark.parametrize("length", [{"max_steps": 9}, {"max_steps": -1, "num_train_epochs": 9 / 32}])
+@pytest.mark.parametrize(("missed", "own_steps"), [(1, 6), (3, 3)])
+def test_a_peer_that_missed_rounds_ends_at_the_same_inner_step_as_the_others(missed, own_steps, length, tmp_path):
+    """It launches no round that the others do not take part in, and saves and evaluates at its end."""
+    options = ["schedule.sync_every=3"]
+    others = trainer_of(tmp_path / "a", *options, exchange=(log := Log(toy.alone())))
+    others.train()
+    exchange = Behind(toy.alone(), {round: log.rounds[round] for round in sorted(log.rounds)[:missed]})
+    saves = {"save_strategy": "steps", "save_steps": 100}
+    late = trainer_of(tmp_path / "b", *options, exchange=exchange, **saves, **length)
+    late.train()
+    outer = callback_of(late).outer
+    assert outer.inner_step == 9 and late.state.global_step == own_steps
+    assert sorted(exchange.log) == sorted(log.rounds) == [Round(0), Round(1), Round(2)]
+    assert (outer.slow_hash == callback_of(others).outer.slow_hash) == (missed == 3)
+    assert (tmp_path / f"b/checkpoint-{own_steps}/outerloop.pt").exists()
+
+
 @pytest.mark.parametrize("kind", [{"fsdp": "full_shard"}, {"deepspeed": "zero.json"}])
 def test_a_trainer_that_shards_the_model_is_refused_before_anything_is_made(kind):
     args = SimpleNamespace(world_size=2, **{"fsdp": "", "deepspeed": None} | kind)
@@ -162,7 +180,9 @@ def test_the_run_is_left_when_the_optimizer_does_not_fit():
     optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
     callback = outerloop.HFCallback("diloco", exchange=exchange)
     with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
-        callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
+        callback.on_train_begin(
+            args, SimpleNamespace(global_step=0, max_steps=9), None, model=model, optimizer=optimizer
+        )
     assert left == [True]
 
 

@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
 from outerloop.core.round import CHARTS
-from outerloop.types import UserError
+from outerloop.integrations.lightning_callback import optimizer_steps
+from outerloop.types import Round, UserError
 from tests.support import toy
+from tests.support.late_peer import Behind, Log
 
 
 class Regression(lightning.LightningModule):
@@ -45,13 +47,13 @@ def callback_of(*options, **more):
     return outerloop.LightningCallback("diloco", *options, exchange=toy.alone(), **more)
 
 
-def fit(folder, *callbacks, module=Regression, ckpt_path=None, **arguments):
+def fit(folder, *callbacks, module=Regression, ckpt_path=None, max_steps=9, **arguments):
     """The module after 9 optimizer steps; all batches are alike, since loaders begin anew at a checkpoint."""
     x = torch.randn(2, 7, generator=torch.Generator().manual_seed(1)).repeat(40, 1)
     data = DataLoader(TensorDataset(x, torch.ones(80, 1)), batch_size=2)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        max_steps=9,
+        max_steps=max_steps,
         callbacks=list(callbacks),
         logger=CSVLogger(folder),
         log_every_n_steps=1,
@@ -121,6 +123,25 @@ def test_the_bytes_of_a_resumed_run_include_those_sent_before(keeps, total, tmp_
     assert [float(row["outer/bytes_sent"]) for row in round_rows(trainer)] == [total, total]
 
 
+@pytest.mark.parametrize("length", [{}, {"max_steps": -1, "max_epochs": 1, "limit_train_batches": 9}])
+@pytest.mark.parametrize(("missed", "own_steps"), [(1, 6), (3, 3)])
+def test_a_peer_that_missed_rounds_ends_at_the_same_inner_step_as_the_others(missed, own_steps, length, tmp_path):
+    """It launches no round that the others do not take part in."""
+    others = outerloop.LightningCallback("diloco", "schedule.sync_every=3", exchange=(log := Log(toy.alone())))
+    fit(tmp_path / "a", others)
+    exchange = Behind(toy.alone(), {round: log.rounds[round] for round in sorted(log.rounds)[:missed]})
+    late = outerloop.LightningCallback("diloco", "schedule.sync_every=3", exchange=exchange)
+    _, trainer = fit(tmp_path / "b", late, **length)
+    assert late.outer.inner_step == 9 and trainer.global_step == own_steps
+    assert sorted(exchange.log) == sorted(log.rounds) == [Round(0), Round(1), Round(2)]
+    assert (late.outer.slow_hash == others.outer.slow_hash) == (missed == 3)
+
+
+@pytest.mark.parametrize(("estimate", "steps"), [(10, 10), (-1, None), (float("inf"), None)])
+def test_a_trainer_may_have_no_last_step(estimate, steps):
+    assert optimizer_steps(SimpleNamespace(estimated_stepping_batches=estimate)) == steps
+
+
 def test_an_error_leaves_the_run_at_once(tmp_path):
     callback, left = callback_of("schedule.sync_every=3"), []
     start = callback.on_train_start
@@ -144,8 +165,9 @@ def test_a_fit_without_a_checkpoint_begins_anew():
     """The state of a checkpoint is of the one `fit` that it was given to."""
     module, told = Regression(), []
     callback = callback_of("schedule.sync_every=3")
-    make, callback.make = callback.make, lambda module, state, copies: told.append(state) or make(module, None, copies)
+    make, callback.make = callback.make, lambda module, state, *more: told.append(state) or make(module, None, *more)
     callback.load_state_dict(saved := {"inner_step": 7})
+    trainer = SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()], estimated_stepping_batches=-1)
     for _ in range(2):
-        callback.on_train_start(SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()]), module)
+        callback.on_train_start(trainer, module)
     assert told == [saved, None]
