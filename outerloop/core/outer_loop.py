@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
 import torch
@@ -255,6 +257,23 @@ class OuterLoop:
                 " remove() on the object that attach returned"
             )
         return self.loop.after_inner_step(samples)
+
+    @contextmanager
+    def slow_weights(self) -> Iterator[None]:
+        """Put the slow weights into the model inside the block, to evaluate or export them. Then restore the fast ones.
+
+        All processes that hold the model must enter the block, and take no inner steps in it. It may also be entered
+        after this peer has left the run.
+        """
+        self.before_update()
+        fast = ExitStack()
+        with self.island.followers_serving():
+            fast.enter_context(self.island.temporary_weights(self.slow))
+        try:
+            yield
+        finally:
+            with self.island.followers_serving():
+                fast.close()
 
     def observe_landings(self, observer: Observer) -> None:
         """Call `observer` with each verified round and its messages, before the slow weights change."""

@@ -140,6 +140,15 @@ class Follower:
         self.serve()
         return []
 
+    @contextmanager
+    def slow_weights(self) -> Iterator[None]:
+        """Take part in `OuterLoop.slow_weights`, which the leader must call at the same time."""
+        self.serve()
+        try:
+            yield
+        finally:
+            self.serve()
+
     def serve(self) -> None:
         """Take part in the leader's reads and writes until it lets this rank continue.
 

@@ -86,6 +86,20 @@ def moved(rank):
     return [*steps, outer.inner_step]
 
 
+def evaluated(rank):
+    """A parameter before, in and after an evaluation of the slow weights, by each rank of a gathered island."""
+    net = DistributedDataParallel(toy.model())
+    outer = outerloop.from_recipe("diloco", net, exchange=alone(rank), gathered=True)
+    begun = net.module[0].weight.tolist()
+    toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), rank, 0)
+    outer.after_inner_step(1)
+    fast = net.module[0].weight.tolist()
+    with outer.slow_weights():
+        assert net.module[0].weight.tolist() == begun != fast
+    assert net.module[0].weight.tolist() == fast
+    return True
+
+
 def copies_gathered(rank):
     """The weights of a DDP model after two rounds of a gathered island, and the rounds that landed at its leader."""
     net = DistributedDataParallel(toy.model())
@@ -105,7 +119,7 @@ def lives(rank):
         assert unable_to_join(rank, mistake, UserError, **options)
         assert unable_to_join(rank, broken, failed, **options)
     assert refused_alike(rank) and left_in_a_round(rank)
-    assert moved(rank) == [4, 5, 9]
+    assert moved(rank) == [4, 5, 9] and evaluated(rank)
     return copies_gathered(rank)
 
 

@@ -1,5 +1,7 @@
 """Models that something is wrapped around: names are those of the model itself, processes are counted right."""
 
+import copy
+
 import pytest
 import torch
 from torch import distributed as dist
@@ -12,6 +14,7 @@ from outerloop.replica.island import Island
 from outerloop.replica.sharding import num_processes
 from tests.support import sharded_islands, toy
 from tests.support.sharded_islands import EVEN, Net
+from tests.support.tensors import same_tensors
 
 
 @pytest.fixture
@@ -49,6 +52,26 @@ def test_parameters_and_buffers_have_the_names_that_other_peers_know(group, wrap
     plain, wrapped = toy.run_workers(2, live)
     assert plain == wrapped
     assert plain[0] == "" and plain[1][0] == "0.0.weight" and plain[2] == ["1.running_mean", "1.running_var"]
+
+
+@pytest.mark.parametrize("group", [1], indirect=True)
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_a_wrapped_model_has_the_slow_weights_while_they_are_evaluated(group, wrap):
+    """And the fast ones afterwards, even if the evaluation fails or this peer has left the run."""
+    net, (x, _) = toy.model(), toy.batch(0, 0)
+    model, begun = wrap(net), (copy.deepcopy(net.state_dict()), net(x))
+    outer = toy.outer(model, toy.alone(), h=100)
+    toy.inner_step(model, torch.optim.SGD(net.parameters(), lr=0.1), 0, 0)
+    outer.after_inner_step(1)
+    fast = copy.deepcopy(net.state_dict())
+    with pytest.raises(ZeroDivisionError), outer.slow_weights():
+        assert same_tensors(net.state_dict(), begun[0]) and torch.equal(model(x), begun[1])
+        raise ZeroDivisionError
+    assert same_tensors(net.state_dict(), fast) and not torch.equal(model(x), begun[1])
+    outer.close()
+    with outer.slow_weights():
+        assert same_tensors(net.state_dict(), begun[0])
+    assert same_tensors(net.state_dict(), fast)
 
 
 @pytest.mark.parametrize("group", [2], indirect=True)
