@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
@@ -38,6 +39,7 @@ from outerloop.replica.weights import Replica
 from outerloop.state.checkpoint import on_device, unwrap_parts, wrap_parts
 from outerloop.types import Contribution, Round, StateTransferRequired, UserError
 
+logger = logging.getLogger(__name__)
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -176,10 +178,28 @@ class OuterLoop:
             self.abort()
 
     def close(self) -> None:
-        """Send the data that other peers still need, then leave the run. No steps can be counted afterwards."""
+        """Send the data that other peers still need, then leave the run. No steps can be counted afterwards.
+
+        Logs a warning if a round was launched that has not landed.
+        """
         self.closed = True
         self.launcher.wait()
+        self.warn_of_lost_rounds()
         self.exchange.close()
+
+    def warn_of_lost_rounds(self) -> None:
+        """Log a warning if rounds are in flight, unless another round has just landed.
+
+        With eager updates, a round is always in flight when another one lands.
+        """
+        if self.in_flight and not self.schedule.due(self.inner_step).land:
+            numbers = ", ".join(str(round.number) for round in sorted(self.in_flight))
+            logger.warning(
+                "this peer leaves before round %s lands, so its slow weights do not contain that round: end training"
+                " schedule.delay=%d inner steps after a round launches",
+                numbers,
+                self.schedule.delay,
+            )
 
     def abort(self) -> None:
         """Leave the run immediately, even if other peers still need data. No steps can be counted afterwards."""

@@ -6,6 +6,7 @@ import torch
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import RoundFailed
@@ -63,3 +64,22 @@ def test_a_failed_round_ends_a_run_with_eager_updates():
             loop.after_inner_step(1)
 
     toy.run_workers(2, work)
+
+
+@pytest.mark.parametrize(("delay", "steps", "lost"), [(2, 8, "1"), (2, 9, "1"), (2, 10, ""), (0, 8, ""), (4, 12, "")])
+def test_a_peer_that_leaves_before_a_round_lands_is_warned(delay, steps, lost, caplog):
+    """With eager updates, the next round launches just when a round lands."""
+
+    def leave(exchange, how):
+        late = {"schedule": EveryH(sync_every=4, delay=delay), "eager": delay == 4}
+        loop = toy.outer(toy.model(), exchange, **late)
+        for _ in range(steps):
+            loop.after_inner_step(1)
+        how(loop)
+
+    toy.run_workers(1, lambda exchange: leave(exchange, OuterLoop.abort))
+    assert not caplog.messages
+    toy.run_workers(1, lambda exchange: leave(exchange, OuterLoop.close))
+    said = "".join(caplog.messages)
+    assert said.startswith(f"this peer leaves before round {lost} lands, so") == bool(said) == bool(lost)
+    assert not lost or said.endswith("end training schedule.delay=2 inner steps after a round launches")
