@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,21 @@ def capabilities(config: DictConfig) -> Capabilities:
     """Return the capabilities of the configured exchange, without constructing it."""
     info: Capabilities = get_class(config.exchange._target_).info  # type: ignore[attr-defined]
     return info
+
+
+def first_round(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None], inner_step: int) -> Round:
+    """Return the first round that a run exchanges if it starts or resumes at inner step `inner_step`.
+
+    This is the first round in flight, or else the first one that is launched after `inner_step`.
+
+    `saved_outer` returns the saved state of an outer loop, or None if the run starts from scratch. It is called only
+    for schedules with a delay, and for adaptive schedules.
+    """
+    saved_outer = cache(saved_outer)
+    schedule = make_schedule(config, saved_outer)
+    state = saved_outer() if schedule.delay else None
+    in_flight = [Round(*flight["round"]) for flight in unwrap_parts(state)["in_flight"]] if state else []
+    return min([*in_flight, next_launch(schedule, inner_step)])
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:

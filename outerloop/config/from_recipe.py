@@ -307,9 +307,7 @@ def join_exchange(
     try:
         if isinstance(exchange, NetworkPeer):
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join(
-            build.next_launch(build.make_schedule(settings, lambda: state), state["inner_step"] if state else 0)
-        )
+        exchange.join(build.first_round(settings, lambda: state, state["inner_step"] if state else 0))
     except BaseException:
         exchange.abort()
         raise

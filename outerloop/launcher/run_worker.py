@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from outerloop import rng
 from outerloop.config.audits import attach_audits
-from outerloop.config.build import make_model, make_sampler, make_schedule, make_trainer, next_launch
+from outerloop.config.build import first_round, make_model, make_sampler, make_trainer
 from outerloop.config.instantiate import make
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.config.run_directory import EXPORTED, MODEL
@@ -47,9 +47,12 @@ def join_exchange(config: DictConfig, exchange: Exchange, run_dir: Path, resume_
     """Join the exchange, and wait until the other peers have joined it. Raises UserError if they do not."""
 
     def saved_outer() -> dict[str, Any] | None:
-        return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
+        if resume_step is None:
+            return None
+        saved = checkpoint.load(run_dir, resume_step, index)["trainer"]
+        return saved.get("outer", {"in_flight": []})  # a sharded island stores no rounds in flight
 
-    exchange.join(next_launch(make_schedule(config, saved_outer), resume_step or 0))
+    exchange.join(first_round(config, saved_outer, resume_step or 0))
 
 
 def run_worker(

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import outerloop
 from outerloop.types import UserError
 from tests.support import tiny_gpt, toy
 from tests.support.run_output import address_in
+from tests.support.swarm.loopback import eventually
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -269,3 +271,36 @@ def test_a_run_dir_is_free_again_when_its_peer_has_left_or_could_not_begin(tmp_p
         outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
     outer.exchange.close()
     outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path).exchange.close()
+
+
+def test_two_peers_resume_over_the_network_while_a_round_is_in_flight(tmp_path, caplog):
+    """The round in flight at the checkpoint is the first one of the resumed run, and lands on both peers."""
+    options = ["schedule.sync_every=3", "schedule.delay=2", "exchange.patience_s=10"]
+
+    def live(rank, saved, steps, *more):
+        model, landed = toy.model(), []
+        weights, state = saved or (model.state_dict(), None)
+        model.load_state_dict(weights)
+        outer = outerloop.from_recipe(
+            "diloco", model, *options, *more, peers=2, run_dir=tmp_path / str(rank), state=state
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with outer, outerloop.attach(optimizer, outer, on_round=landed.append):
+            for step in steps:
+                toy.inner_step(model, optimizer, rank, step)
+            return copy.deepcopy((model.state_dict(), outer.state_dict())), landed
+
+    def both(saved, steps):
+        caplog.clear()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(live, 0, saved[0], steps)
+            assert eventually(lambda: first.done() or address_in(caplog.text) is not None, limit_s=60)
+            other = pool.submit(live, 1, saved[1], steps, *filter(None, [address_in(caplog.text)]))
+            return [first.result(), other.result()]
+
+    half = [saved for saved, _ in both([None, None], range(4))]
+    assert [len(state["in_flight"][0]) for _, state in half] == [1, 1]
+    (one, landed), (other, also_landed) = both(half, range(4, 9))
+    for reports in (landed, also_landed):
+        assert [(report.round.number, report.failed) for report in reports] == [(0, ""), (1, "")]
+    assert toy.same_tensors(one[1]["slow"], other[1]["slow"])
