@@ -180,12 +180,17 @@ class OuterLoop:
     def close(self) -> None:
         """Send the data that other peers still need, then leave the run. No steps can be counted afterwards.
 
-        Logs a warning if a round was launched that has not landed.
+        Logs a warning if a round was launched that has not landed. If this fails, e.g. because a round could not be
+        launched in the background, leave immediately and raise the error.
         """
         self.closed = True
-        self.launcher.wait()
-        self.warn_of_lost_rounds()
-        self.exchange.close()
+        try:
+            self.launcher.wait()
+            self.warn_of_lost_rounds()
+            self.exchange.close()
+        except BaseException:
+            self.exchange.abort()
+            raise
 
     def warn_of_lost_rounds(self) -> None:
         """Log a warning if rounds are in flight, unless another round has just landed.

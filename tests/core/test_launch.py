@@ -142,6 +142,29 @@ def test_inner_steps_go_on_meanwhile():
     toy.run_workers(1, work, Concurrent)
 
 
+def test_a_peer_whose_launch_has_failed_leaves_the_run_when_it_closes():
+    left = []
+
+    class Leaving(Concurrent):
+        def abort(self):
+            left.append(self.peer)
+            super().abort()
+
+    def work(exchange):
+        def failing(*args):
+            raise OSError("no memory")
+
+        loop = toy.outer(toy.model(), exchange, schedule=EveryH(sync_every=2, delay=1))
+        loop.launcher.send = failing
+        for _ in range(2):
+            loop.after_inner_step(1)
+        with pytest.raises(OSError, match="no memory"):
+            loop.close()
+        assert left == [exchange.peer]
+
+    toy.run_workers(1, work, Leaving)
+
+
 def begun(net, exchange, copies_end, **attached):
     """An attached loop after the step that launches, whose copy waits for an event; its optimizer."""
     loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
