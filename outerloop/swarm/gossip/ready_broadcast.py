@@ -2,8 +2,8 @@
 
     {round: [number, fragment]} or {round: nil} ->      the receiver closes the stream after it has read the notice
 
-If a notice cannot be delivered, the sender pauses its notices to that peer. If the state changes during the pause, the
-sender sends the latest state after the pause.
+If a notice cannot be delivered, the sender pauses its notices to that peer. After the pause, it sends the latest state:
+that of the notice, or a newer one. After MAX_REPEATS repetitions in a row that also fail, it sends only newer states.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from outerloop.swarm.timeouts import NOTICE_S, UNHEARD_S, limit
 from outerloop.types import Round
 
 logger = logging.getLogger(__name__)
+MAX_REPEATS = 3
 
 
 class ReadyBroadcast(RpcService):
@@ -47,12 +48,18 @@ class ReadyBroadcast(RpcService):
 
     async def _send_all(self, peer: str) -> None:
         """Send notices to a peer one at a time, so that no older notice arrives after a newer one."""
+        failures = 0
         try:
             while peer in self._unsent:
+                round = self._unsent.pop(peer)
                 try:
-                    await self._send(peer, self._unsent.pop(peer))
+                    await self._send(peer, round)
+                    failures = 0
                 except (BrokenStream, Unreachable, TimeoutError) as error:
                     logger.debug("could not send a readiness notice to %s: %s", peer, error)
+                    failures += 1
+                    if failures <= MAX_REPEATS:
+                        self._unsent.setdefault(peer, round)
                     await asyncio.sleep(UNHEARD_S)
         finally:
             del self._sending[peer]
