@@ -340,12 +340,26 @@ class OuterLoop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict` or `evolved`, and restart the exchange of the rounds in flight."""
+        """Restore a state returned by `state_dict` or `evolved`, and restart the exchange of the rounds in flight.
+
+        Raises UserError if the state of a part was saved by another kind of this part.
+        """
         self.launcher.wait()
         state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():
             if part:
-                part.load_state_dict(state.get(name, {}))  # missing in checkpoints of older runs
+                load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
         self.loop.inner_step = state["inner_step"]
         self.launcher.resume(state["samples"], state["in_flight"])
+
+
+def load_part(name: str, part: Any, state: dict[str, Any]) -> None:
+    """Restore the state of one part of an outer loop. Raises UserError if another kind of this part saved it."""
+    try:
+        part.load_state_dict(state)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the saved state of {name} does not fit the {name} of this run ({error!r}): resume with the options of"
+            " the run that saved it"
+        ) from error

@@ -54,8 +54,8 @@ class Float32:
         return dict(self.stored)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state returned by `state_dict`."""
-        self.stored = dict(state)
+        """Load a state returned by `state_dict`. An entry may also be one of `EightBit`, which is dequantized."""
+        self.stored = {name: dense(residual) for name, residual in state.items()}
 
 
 class EightBit:

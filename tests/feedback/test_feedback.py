@@ -10,6 +10,7 @@ from outerloop.feedback.loco import LoCo
 from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.residual_storage import EightBit
 from outerloop.types import UserError
+from tests.support import toy
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1000])
@@ -120,3 +121,18 @@ def test_beta_of_local_error_stays_constant_without_growth_and_at_1():
 def test_bad_settings_are_refused(make, said):
     with pytest.raises(UserError, match=said):
         make()
+
+
+@pytest.mark.parametrize(("saved", "resumed"), [(8, 32), (32, 8)])
+def test_a_residual_is_resumed_with_another_number_of_bits(saved, resumed):
+    one, other = ErrorFeedback(beta=0.5, bits=saved), ErrorFeedback(beta=0.5, bits=resumed)
+    one.residual.put("w", torch.linspace(-1, 1, 300).reshape(3, 100))
+    other.load_state_dict(one.state_dict())
+    torch.testing.assert_close(other.residual.get("w"), one.residual.get("w"), rtol=0, atol=1 / 127)
+
+
+@pytest.mark.parametrize("part", ["feedback", "method"])
+def test_a_state_that_another_kind_of_part_saved_is_refused_by_name(part):
+    outer = toy.outer(toy.model(), toy.alone(), feedback=ErrorFeedback(beta=0.5))
+    with pytest.raises(UserError, match=f"the saved state of {part} does not fit the {part} of this run"):
+        outer.load_state_dict(outer.state_dict() | {part: {"velocity": {}}})
