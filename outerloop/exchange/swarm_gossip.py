@@ -7,7 +7,9 @@ exchanges the payloads of a pair. The two peers of a pair may be in rounds with 
 contains its sender's round.
 
 The members are the peers that were present at the start. A peer that dies costs its current partner one timeout and is
-not chosen again. At the end, each peer averages the weights that it has fetched itself (final_gather.py).
+not chosen again. With pairing=scheduled, it costs `deadline_s` in every round for which it is drawn, because a partner
+that is only slow must not be left out: the pairs would then not be the same in every run. At the end, each peer
+averages the weights that it has fetched itself (final_gather.py).
 """
 
 from __future__ import annotations
