@@ -1,8 +1,12 @@
 """Start a run with equal slow weights on all peers that share them, even if their CPUs differ.
 
-    all peers compare: rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects rounding
-    unequal positions: if more than half of the compared peers are at the same position (round, step, layouts and
-                       hardware), every peer at a different position is left out; without such a majority no peer starts
+    all peers compare: rounds in flight, next round, inner step, hash of the slow weights, layouts, hardware if it
+                       affects rounding
+    unequal positions: if more than half of the compared peers are at the same position (rounds, layouts and hardware),
+                       every peer at a different position is left out; without such a majority no peer starts
+    unequal steps:     peers that hold the same slow weights after different inner steps are at the same position: their
+                       rounds may take different numbers of inner steps. If replicas are not shared, or if one of the
+                       peers is at inner step 0, unequal steps count as unequal positions
     unequal weights:   at inner step 0, all peers load the most common weights; ties go to the weights of the peer that
                        comes first by name. At a later step, unequal weights come from different runs and count as
                        unequal positions
@@ -153,7 +157,8 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
     """
     if theirs is None:
         return f"{peer} sent no valid position in the run: start the same program everywhere"
-    if (own.rounds, own.step) != (theirs.rounds, theirs.step):
+    same_weights = slow and own.step and theirs.step and own.slow == theirs.slow
+    if own.rounds != theirs.rounds or (own.step != theirs.step and not same_weights):
         return (
             f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, but this peer at {own.rounds}: their checkpoints are"
             f" from inner steps {theirs.step} and {own.step}. Load checkpoints of the same step on all machines, or"

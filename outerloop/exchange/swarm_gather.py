@@ -141,10 +141,9 @@ class SwarmGather(SwarmExchange):
             patience_s=patience_s,
             on_status=self._on_status,
         )
-        chosen = self.node.call(
+        return self.node.call(
             self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S
         )
-        return chosen[0] if chosen else None
 
     def join(self, first: Round = FIRST) -> None:
         """Start at round `first` once the swarm has formed, or rejoin a run that has continued without this peer.

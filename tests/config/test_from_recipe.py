@@ -212,6 +212,25 @@ def test_peers_go_on_from_one_step():
         toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
 
 
+def test_peers_with_rounds_of_different_length_resume_together():
+    def live(exchange, state=None):
+        model = toy.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = ["aggregate=weighted", f"schedule.sync_every={2 + exchange.rank}"]
+        if state:
+            model.load_state_dict(state[0])
+        outer = outerloop.from_recipe("diloco", model, *options, exchange=exchange, state=state and state[1])
+        with outerloop.attach(optimizer, outer):
+            for step in range(2 * outer.schedule.sync_every):
+                toy.inner_step(model, optimizer, exchange.rank, step)
+        return copy.deepcopy((model.state_dict(), outer.state_dict()))
+
+    saved = toy.run_workers(2, live)
+    assert [state["inner_step"] for _, state in saved] == [4, 6]
+    (_, one), (_, other) = toy.run_workers(2, lambda exchange: live(exchange, saved[exchange.rank]))
+    assert [one["inner_step"], other["inner_step"]] == [8, 12] and toy.same_tensors(one["slow"], other["slow"])
+
+
 def test_the_leader_of_an_island_is_told_which_peers_to_join():
     with pytest.raises(UserError, match="first processes of all islands"):
         outerloop.from_recipe("diloco", toy.model(), "exchange=distributed", gathered=True)

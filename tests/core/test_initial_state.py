@@ -134,7 +134,15 @@ def one_of_four(step, *others):
     return outer.exchange.ways, told
 
 
-LIES = [None, {"rounds": [7]}, {"step": 900}, {"layouts": "0"}, {"hardware": "another"}, {"slow": "0"}]
+LIES = [
+    None,
+    {"rounds": [7]},
+    {"step": 0},
+    {"step": 900, "slow": "0"},
+    {"layouts": "0"},
+    {"hardware": "another"},
+    {"slow": "0"},
+]
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
@@ -143,6 +151,19 @@ def test_one_of_four_that_tells_another_position_is_left_out_by_name(lie):
     ways, told = one_of_four(5, lie, {}, {})
     assert ways == [(["000", "001", "002"], [])] and len(told) == 1
     assert told[0].startswith("left out, ") and "!liar" in told[0]
+
+
+def test_peers_that_hold_the_same_weights_after_different_steps_begin_together():
+    ways, told = one_of_four(5, {"step": 900}, {"step": 1}, {})
+    assert ways == [(["!liar", "000", "001", "002"], [])] and told == []
+
+
+def test_where_replicas_differ_by_design_peers_at_different_steps_do_not_begin():
+    outer = toy.outer(net_of(0), OneOfFour())
+    outer.shared, outer.loop.inner_step = False, 5
+    own = Standing.of(outer)
+    with pytest.raises(UserError, match="their checkpoints are from inner steps 6 and 5"):
+        begin_alike(outer, {"000": own, "001": replace(own, step=6)}, pytest.fail)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)

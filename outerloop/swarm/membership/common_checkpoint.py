@@ -1,7 +1,12 @@
 """Choose the checkpoint from which a resumed run continues: the one that the largest number of members holds.
 
     held      inner step -> hash of the slow weights, for each checkpoint generation that a peer can resume from
-    common    the step and hash that the largest number of members holds, if more than half do; the newest on a tie
+    common    the hash that the largest number of members holds, if more than half do; the newest on a tie
+
+Equal weights are one generation, even if peers hold them after different inner steps: with aggregate=weighted, their
+rounds may take different numbers of inner steps. A peer that holds the common hash after several steps resumes from the
+step that the largest number of members holds, if it holds that one, else from its newest one. Generations without a
+hash are compared by step.
 
 Peers that were killed at different times hold different newest generations. By default, each peer keeps its last two
 generations, and the peers resume from one that most of them share. A member that does not hold the common generation is
@@ -19,6 +24,7 @@ another one. ANY counts as holding every generation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +35,8 @@ from outerloop.types import UserError
 Held = Mapping[int, str]
 Generation = tuple[int, str]
 """(inner step, hash of the slow weights) of a checkpoint."""
+Identity = str | int
+"""What identifies a generation on all peers: the hash of its slow weights, or its inner step if the hash is unknown."""
 ANY = "any"
 MAX_HELD = 8
 MAX_STEP = 1 << 40
@@ -58,24 +66,41 @@ def unpack_held(content: bytes) -> Held | str | None:
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
     """Return the generation from which more than half of the members can resume, or None to start from scratch.
 
+    Its step is the one that the largest number of members holds; `own_step` returns the step of each member.
+
     `held`: member name -> its statement, for each member that has sent one. `members`: number of members. Raises
     UserError, whose message lists the generations that each peer holds, if there is a majority neither for one
     generation nor for a start from scratch.
     """
     maps = {peer: _trained(generations) for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)
-    counts = {entry: anything + sum(entry in own.items() for own in maps.values()) for entry in _entries(maps)}
-    best = max(counts, key=lambda entry: (counts[entry], entry), default=None)
-    if best and 2 * counts[best] > members:
+    entries = Counter(entry for generations in maps.values() for entry in generations.items())
+    counts = Counter(one for generations in maps.values() for one in set(map(_identity, generations.items())))
+    newest: dict[Identity, Generation] = {_identity(entry): entry for entry in sorted(entries)}
+    most = max(counts, key=lambda one: (counts[one], newest[one]), default=None)
+    same = [entry for entry in entries if _identity(entry) == most]
+    best = max(same, key=lambda entry: (entries[entry], entry), default=None)
+    if best and most is not None and 2 * (anything + counts[most]) > members:
         return best
     if 2 * (anything + sum(not generations for generations in maps.values())) > members:
         return None
     raise UserError(_nothing_common(maps, best, len(held), members))
 
 
+def own_step(own: Held | str, chosen: Generation) -> int | None:
+    """Return the inner step at which a peer holds the chosen generation, or None if it does not hold it.
+
+    If the peer can go back to no other state than its own (ANY), return the step of the chosen generation.
+    """
+    if not isinstance(own, Mapping) or chosen in own.items():
+        return chosen[0]
+    same = [entry for entry in _trained(own).items() if _identity(entry) == _identity(chosen)]
+    return max(same)[0] if same else None
+
+
 def objection(own: Held | str, chosen: Generation | None) -> str:
     """Return why this peer cannot continue from the chosen generation and what to do, or "" if it can."""
-    if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not _trained(own)):
+    if not isinstance(own, Mapping) or (own_step(own, chosen) is not None if chosen else not _trained(own)):
         return ""
     if chosen is None:
         return (
@@ -106,8 +131,9 @@ def _trained(held: Held) -> Held:
     return {step: shown for step, shown in held.items() if step > 0}
 
 
-def _entries(maps: Mapping[str, Held]) -> set[Generation]:
-    return {entry for generations in maps.values() for entry in generations.items()}
+def _identity(generation: Generation) -> Identity:
+    step, shown = generation
+    return shown or step
 
 
 def _nothing_common(maps: Mapping[str, Held], best: Generation | None, stated: int, members: int) -> str:
@@ -117,7 +143,7 @@ def _nothing_common(maps: Mapping[str, Held], best: Generation | None, stated: i
             f"only {stated} of {members} peers have stated which checkpoints they hold, too few to start: restart"
             " all peers"
         )
-    who = sorted(peer for peer, generations in maps.items() if best in generations.items())
+    who = sorted(peer for peer, generations in maps.items() if own_step(generations, best) is not None)
     return (
         f"no checkpoint is held by more than half of the {members} peers: {each}. Step {best[0]} is held by"
         f" {', '.join(who)}: on these peers, set exchange.reform=true exchange.peers={len(who)}, and start the others"

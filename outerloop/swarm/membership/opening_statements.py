@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Mapping
 import msgpack
 
 from outerloop.swarm.membership.common_checkpoint import (
-    Generation,
     Held,
     common,
     objection,
+    own_step,
     pack_held,
     unpack_held,
     without,
@@ -60,8 +60,8 @@ class OpeningStatements:
         members: Collection[str],
         patience_s: float,
         on_status: Callable[[str], None],
-    ) -> Generation | None:
-        """Agree with the other members on the checkpoint generation to resume from, and return it.
+    ) -> int | None:
+        """Agree with the other members on the checkpoint to resume from. Return the inner step of this peer's own copy.
 
         Return None if most members start from scratch. `own`: the generations that this peer holds, or ANY. `on_status`
         is called with one line for each member that does not hold the chosen generation. Raises UserError if there is
@@ -80,7 +80,7 @@ class OpeningStatements:
             raise
         for line in without(held, chosen):
             on_status(line)
-        return chosen
+        return own_step(own, chosen) if chosen else None
 
     async def state(
         self, statement: bytes, *, session: str, members: Collection[str], patience_s: float

@@ -19,6 +19,7 @@ from outerloop.swarm.membership.common_checkpoint import (
     MAX_HELD,
     common,
     objection,
+    own_step,
     pack_held,
     unpack_held,
     without,
@@ -42,6 +43,20 @@ def test_the_newest_that_all_hold_with_one_hash() -> None:
     assert chosen(a, b, ANY) == (30, "w"), "who can go back to nothing is checked when they meet"
     assert chosen(a, {40: "y", 30: "w"}) == (30, "w"), "two different states of one step"
     assert chosen({}, {}) is None and chosen(ANY, {}) is None and chosen(ANY, ANY, ANY) is None
+
+
+def test_equal_weights_are_one_generation_whatever_the_step() -> None:
+    a, b = {270: "v", 300: "w"}, {540: "v", 600: "w"}
+    best = chosen(a, b)
+    assert best == (600, "w") and [own_step(own, best) for own in (a, b)] == [300, 600]
+    assert objection(a, best) == objection(b, best) == "" and without({"a": a, "b": b}, best) == []
+    assert chosen(a, {540: "v"}) == (540, "v") and chosen(a, a, b) == (300, "w")
+    assert own_step(b, (300, "w")) == 600 and own_step({7: "u"}, (300, "w")) is None
+    assert chosen({10: "w", 20: "w"}, {10: "w"}) == (10, "w"), "a round between the two steps may have failed"
+    assert own_step({10: "w", 20: "w"}, (10, "w")) == 10 and own_step({10: "w", 20: "w"}, (9, "w")) == 20
+    assert own_step({0: "w"}, (9, "w")) is None, "initial weights that others gave are no generation"
+    with pytest.raises(UserError, match="no checkpoint is held by more than half"):
+        chosen({10: ""}, {20: ""})
 
 
 def test_those_that_hold_only_the_initial_weights_of_others_start_from_scratch_like_these() -> None:
@@ -104,6 +119,12 @@ def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: M
     ends = together(trio, lambda one: one.form(held[trio.index(one)]))
     assert ends[:2] == [10, 10] and "most peers resume from step 10" in str(ends[2])
     assert sum("resumes from step 10 without 002-" in line for line in said) == 2
+
+
+def test_peers_with_rounds_of_different_length_resume_from_their_own_steps(make: Make) -> None:
+    held = [{270: "v", 300: "w"}, {540: "v", 600: "w"}]
+    pair = [make(peers=2) for _ in range(2)]
+    assert together(pair, lambda one: one.form(held[pair.index(one)])) == [300, 600]
 
 
 def test_peers_killed_before_their_first_checkpoint_start_from_scratch_together(make: Make) -> None:
