@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,13 +30,15 @@ from outerloop.swarm.membership.roster import parsed, read_roster
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.observer import ObserverNode, visit
 from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.swarm.timeouts import OPEN_S, limit
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import UserError
 
 T = TypeVar("T")
 Sources = AbstractContextManager[tuple[ObserverNode, list[str]]]
 """A connected node that takes no part in the run, and the ids of the peers to download from."""
+ROSTER_S = 4 * OPEN_S
+"""Time limit for reading the roster from one peer, in seconds."""
 
 
 def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell = ignore) -> None:
@@ -63,7 +66,15 @@ def download(config: DictConfig, tell: Tell) -> None:
     def fetch() -> None:
         progress = progress_to(tell, what=what)
         with source_peers(config) as (node, peers):
-            result_of(node, from_peers.fetch_shards(node, folder, peers, run=run_id(config), progress=progress))
+            work = from_peers.fetch_shards(
+                node,
+                folder,
+                peers,
+                run=run_id(config),
+                progress=progress,
+                find_peers=partial(reconnected_peers, node, config),
+            )
+            result_of(node, work)
 
     folder.complete(fetch, tell, progress_to(tell, what=what, done="checked"))
 
@@ -94,19 +105,34 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
             "the corpus of this run is not on this machine: run outerloop join with the address of a peer, or set"
             " exchange.initial_peers"
         )
-    initial = [peer_of(address) for address in addresses]
-    open_internet = config.exchange.open_internet
+    open_internet, timeout_s = config.exchange.open_internet, (len(addresses) + 1) * ROSTER_S
     if config.exchange.allow:
         identity = ensure_identity(identity_file(Path(config.run_dir), 0))
         with visit(identity_path=identity, open_internet=open_internet) as node:
             dial_any(node, addresses)
-            others = listed_others(node, initial, run_id(config))
-            yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
+            yield node, node.call(current_peers(node, config), timeout_s=timeout_s)
         return
     with visit(initial_peers=addresses, open_internet=open_internet) as node:
-        seen = node.call(read_roster(node.dht, run_id(config)), timeout_s=2 * DHT_S)
-        others = [record.peer_id for record, age_s in seen]
-        yield node, [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
+        yield node, node.call(current_peers(node, config), timeout_s=timeout_s)
+
+
+async def reconnected_peers(node: ObserverNode, config: DictConfig) -> list[str]:
+    """Connect to the initial peers again, in case a connection broke, and return what `current_peers` returns."""
+    await dial_all(node, initial_peers(config))
+    return await current_peers(node, config)
+
+
+async def current_peers(node: ObserverNode, config: DictConfig) -> list[str]:
+    """Return the ids of the initial peers and of all other peers in the run's roster.
+
+    In a run with an allow-list, the node connects to the others, and those that cannot be reached are left out.
+    """
+    initial = [peer_of(address) for address in initial_peers(config)]
+    if config.exchange.allow:
+        others = await listed_others(node, initial, run_id(config))
+    else:
+        others = [record.peer_id for record, age_s in await read_roster(node.dht, run_id(config))]
+    return [peer for peer in dict.fromkeys([*initial, *others]) if peer != node.peer_id]
 
 
 def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
@@ -119,7 +145,7 @@ def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
         )
 
 
-def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> list[str]:
+async def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> list[str]:
     """Connect to the other peers of a run with an allow-list, and return the ids of those that can be reached.
 
     `peers`: ids of the peers that are connected already. The first one that answers sends the roster.
@@ -127,11 +153,10 @@ def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> list[st
     roster = ListedRoster(node, node.records, run=run)
     for peer in peers:
         with suppress(Unreachable, BrokenStream, TimeoutError):
-            found = parsed(node.call(roster.read_through(peer), timeout_s=4 * OPEN_S))
+            async with limit(ROSTER_S):
+                found = parsed(await roster.read_through(peer))
             addresses = addresses_of(record for record, age_s in found if record.peer_id not in (node.peer_id, *peers))
-            return [
-                peer for peer in node.call(dial_all(node, addresses), timeout_s=2 * OPEN_S) if isinstance(peer, str)
-            ]
+            return [peer for peer in await dial_all(node, addresses) if isinstance(peer, str)]
     return []
 
 

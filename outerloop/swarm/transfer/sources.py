@@ -41,10 +41,11 @@ class SourceReputation:
     """Records how reliable other peers are as sources.
 
     `wrong`: peer -> number of items (payloads or states) for which it sent wrong bytes. `wasted_s`: peer -> seconds
-    wasted.
+    wasted. `delivered`: the peers that have completed an item.
     """
 
     def __init__(self) -> None:
+        self.delivered: set[str] = set()
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
         self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry costs one download
@@ -128,6 +129,7 @@ class Sources:
 
     def delivered(self, name: str) -> None:
         self._reputation.wasted_s[name] = 0.0
+        self._reputation.delivered.add(name)
 
     def _left(self) -> list[str]:
         """Return the remaining sources that have sent wrong bytes for the fewest items.
