@@ -39,6 +39,7 @@ SEND_S = 10.0  # time limit for sending one ballot; the next view makes up for a
 POLL_S = 60.0  # a peer has this long to offer its payload, which may not be ready yet; then it is asked again
 PULL_S = 600.0  # longest wait for the next piece of a payload from any peer; the total time is not limited
 INDEX_S = 60.0  # time limit for the index of a corpus from one peer; 1 MiB takes 8 s at 1 Mbit/s
+SHARD_RETRY_S = 10.0  # pause before a shard of a corpus that no peer has sent is requested again
 SOURCES_S = 20.0  # interval at which a machine that downloads a corpus looks for further peers that have it
 AUDIT_S = 600.0  # time limit for fetching the leaves and the state of one audit
 CHUNK_S = 1200.0  # like PULL_S, for an 8 MiB chunk of a state; longer because donors have longer queues

@@ -1,4 +1,4 @@
-"""Many machines download a corpus at the same time from one peer, and those that have it help the others."""
+"""Many machines download a corpus from one peer with a low upload limit, which may be away for a while."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from outerloop.swarm.corpus.download import FindPeers, fetch_shards
 from outerloop.swarm.corpus.folder import CorpusFolder
 from outerloop.swarm.corpus.index import CorpusIndex
 from outerloop.swarm.corpus.service import UPLOAD_SHARE, CorpusService
+from outerloop.swarm.timeouts import PULL_S
+from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.transfer.uploads import RateLimiter
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s, virtual
@@ -102,3 +104,29 @@ async def test_peers_that_have_the_corpus_later_are_asked_as_well() -> None:
     corpus = await getting
     assert corpus.held == corpus.shards and first.bulk.bytes_sent < 0.8 * COUNT * SHARD_BYTES
     assert now_s() < 0.8 * COUNT * SHARD_BYTES / (UPLOAD_SHARE * UPLOAD_BYTES_S)
+
+
+@virtual
+async def test_a_download_outlives_a_peer_that_is_away_for_half_a_minute() -> None:
+    network = MemoryNetwork()
+    await serve(network, "h", Corpus(whole=True), RateLimiter(UPLOAD_BYTES_S))
+    getting = asyncio.create_task(get(network, "a"))
+    await asyncio.sleep(50)
+    network.kill("h")
+    await asyncio.sleep(30)
+    network.cut.discard("h")
+    corpus = await getting
+    assert corpus.held == corpus.shards
+
+
+@virtual
+async def test_a_download_ends_once_nothing_has_arrived_for_long(caplog: pytest.LogCaptureFixture) -> None:
+    network = MemoryNetwork()
+    await serve(network, "h", Corpus(whole=True), RateLimiter(UPLOAD_BYTES_S))
+    getting = asyncio.create_task(get(network, "a"))
+    await asyncio.sleep(50)
+    network.kill("h")
+    with pytest.raises(ContentUnavailable, match="h is gone"):
+        await getting
+    assert 50 + PULL_S - 10 < now_s() < 50 + PULL_S + 30
+    assert "it is requested again" in caplog.text and len(caplog.records) < 30
