@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +162,49 @@ def test_a_damaged_shard_is_published_again(tmp_path: Path) -> None:
     file.write_bytes(content[::-1])
     publish(own, name="books", folder=str(tmp_path / "cache"))
     assert file.read_bytes() == content
+
+
+def test_only_missing_shards_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = token_files(tmp_path, val=False)
+    folder = publish(own, name="books", folder=str(tmp_path / "cache"))
+    folder.file(folder.index.shards[1]).unlink()
+    write, written = CorpusFolder.write, list[bytes]()
+
+    def noted(self: CorpusFolder, sha: bytes, content: bytes) -> None:
+        written.append(sha)
+        write(self, sha, content)
+
+    monkeypatch.setattr(CorpusFolder, "write", noted)
+    publish(own, name="books", folder=str(tmp_path / "cache"))
+    assert written == [folder.index.shards[1]] and not folder.missing()
+
+
+def test_files_that_change_while_they_are_published_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, val = np.arange(SHARD_BYTES * 3) % 251, np.arange(100)
+    own = SimpleNamespace(vocab_size=256, tokenizer_identity="", tokens=lambda: (train, val))
+    create = CorpusFolder.create
+
+    def change_then_create(*args: Any) -> CorpusFolder:
+        train[SHARD_BYTES] += 1
+        return create(*args)
+
+    monkeypatch.setattr(CorpusFolder, "create", change_then_create)
+    with pytest.raises(UserError, match="books changed while they were published: run the same command again"):
+        publish(own, name="books", folder=str(tmp_path / "cache"))
+    (folder,) = (tmp_path / "cache").iterdir()
+    held = [file for file in folder.iterdir() if len(file.name) == 64]
+    assert len(held) == 1 and hashlib.sha256(held[0].read_bytes()).hexdigest() == held[0].name
+
+
+def test_an_exceeded_disk_quota_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_write(self: CorpusFolder, sha: bytes, content: bytes) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(CorpusFolder, "write", refuse_write)
+    with pytest.raises(UserError, match=r"cannot be written \(.*quota.*\): free some space"):
+        publish(one_text(tmp_path), name="books", folder=str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -34,7 +36,8 @@ def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = 
     """Write the corpus to its folder inside `folder` (null: ~/.cache/outerloop/corpus), and return that folder.
 
     The tokens are read once to compute the hashes, and once more if shards are missing in the folder or damaged.
-    Raises UserError if the corpus cannot be published, or if it cannot be written to the disk.
+    Raises UserError if the corpus cannot be published, if it cannot be written to the disk, or if its files change
+    meanwhile.
     """
     train, val = corpus.tokens()
     refuse(corpus, name, len(train), len(val))
@@ -46,14 +49,40 @@ def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = 
         val_tokens=len(val),
         shards=tuple(hashlib.sha256(shard).digest() for shard in shards(train, val, corpus.vocab_size)),
     )
-    out = CorpusFolder.create(corpus_path(folder, index.sha.hex()), index, tell)
+    path = corpus_path(folder, index.sha.hex())
+    with disk_errors(path):
+        out = CorpusFolder.create(path, index, tell)
 
-    def write_all() -> None:
+    def write_missing() -> None:
         for sha, shard in zip(index.shards, shards(train, val, corpus.vocab_size), strict=True):
-            out.write(sha, shard)
+            if not out.holds(sha):
+                write(out, sha, shard)
 
-    out.complete(write_all, tell)
+    out.complete(write_missing, tell)
     return out
+
+
+def write(out: CorpusFolder, sha: bytes, shard: bytes) -> None:
+    """Store a shard under its sha256. Raises UserError if it has another one, or if the disk refuses it."""
+    if hashlib.sha256(shard).digest() != sha:
+        raise UserError(
+            f"the files of the corpus {out.index.name} changed while they were published: run the same command again"
+            " once no program writes to them"
+        )
+    with disk_errors(out.path):
+        out.write(sha, shard)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise UserError in place of an OSError, e.g. if a disk quota is exceeded, while files are written to `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}): free some space, or set corpus.folder to a folder on"
+            " another disk"
+        ) from error
 
 
 def refuse(corpus: Publishable, name: str, train: int, val: int) -> None:
