@@ -79,6 +79,7 @@ OLD_DEFAULTS = {
 PEERS = "exchange.peers"
 HINTS = {
     PEERS: ", exchange.reform=true if machines are lost for good,",
+    "data.sha256": " (with corpus.share: restore the files as they were when they were published)",
     "workers": ", or init_from={path} to start a new run from its weights,",
 }
 """Option that cannot change when a run is resumed -> alternatives that the error message suggests."""

@@ -196,6 +196,15 @@ def test_a_run_from_before_beta_could_grow_goes_on(tmp_path, feedback):
     run_directory.refuse_other_settings(tmp_path, run_directory.comparable(settings))
 
 
+def test_changed_files_of_a_published_corpus_are_to_be_restored(tmp_path):
+    def shared(sha256):
+        return load.load([f"run_dir={tmp_path}/a", "data=shared", f"data.sha256={sha256}"])
+
+    run_directory.open_run(shared("ab" * 32)).close()
+    with pytest.raises(UserError, match=r"set data.sha256=(ab)+ \(with corpus.share: restore the files .*\) or"):
+        run_directory.open_run(shared("cd" * 32))
+
+
 def test_a_run_of_other_workers_starts_from_the_weights(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "workers=2"])).close()
     with pytest.raises(UserError, match=r"workers is 2 there and 3 here: set workers=2, or init_from=.*/a to"):
