@@ -109,7 +109,7 @@ def test_a_position_in_another_number_of_files_is_not_used(tmp_path: Path) -> No
     five = corpus(tmp_path, 5)
     after = stream_of(five, "12D3M", late=False, size=2)
     after.load_state_dict(before.state_dict())
-    assert len(after.notes) == 1 and take(after, 9) == take(stream_of(five, "12D3M", late=False, size=2), 9)
+    assert len(after.notes) == 2 and take(after, 9) == take(stream_of(five, "12D3M", late=False, size=2), 9)
 
 
 def test_a_position_of_an_earlier_version_is_used_by_a_member_only(tmp_path: Path) -> None:
