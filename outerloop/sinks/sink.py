@@ -23,7 +23,7 @@ Row = dict[str, Any]
 def print_line(console: Console, text: str) -> None:
     """Print one plain line, escaping non-printable characters, which may come from other peers.
 
-    Nothing in it is replaced: brackets are no markup, and :a: in an IPv6 address is no emoji.
+    Nothing in it is replaced, neither [b] as markup nor :a: (in an IPv6 address) as an emoji.
     """
     console.print(printable(text), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
