@@ -47,11 +47,14 @@ def largest(draft):
 
 
 def flipped(draft):
-    """The other direction: codes of two bits hold the sign in their higher bit; values that are sent as they are."""
+    """The other direction: codes of two bits hold the sign in their higher bit; values that are sent as they are.
+
+    The last byte of codes stays, because it may end with padding, which must be zero.
+    """
     for section in draft.sections():
         name = draft.names[section.name].decode()
         if name.endswith("code"):
-            section.data = bytes(byte ^ 0b10101010 for byte in section.data)
+            section.data = bytes(byte ^ 0b10101010 for byte in section.data[:-1]) + section.data[-1:]
         elif name == "value":
             x = -torch.frombuffer(bytearray(section.data), dtype=torch.bfloat16)
             section.data = bytes(wire.bytes_view(x))

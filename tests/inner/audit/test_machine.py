@@ -12,7 +12,7 @@ from tests.support.small_trainer import AUDITED, AUDITED_STEPS, trainer_of
 
 def test_machines_with_other_settings_or_data_are_of_another_class() -> None:
     trainer = trainer_of(*AUDITED)
-    tokens = trainer.stream.tokens  # type: ignore[attr-defined]
+    tokens = trainer.stream.stream.tokens  # type: ignore[attr-defined]
     settings = {"seq_len": 16, "batch": 2, "sync_every": AUDITED_STEPS}
     own = class_of(trainer, tokens, **settings)
     assert class_of(trainer, tokens.copy(), **settings) == own
@@ -32,7 +32,7 @@ def test_the_class_of_a_machine_names_the_gpu_that_trains(monkeypatch: pytest.Mo
 
     def class_on(device: str) -> bytes:
         trainer.device = torch.device(device)
-        return class_of(trainer, trainer.stream.tokens, seq_len=16, batch=2, sync_every=AUDITED_STEPS)  # type: ignore[attr-defined]
+        return class_of(trainer, trainer.stream.stream.tokens, seq_len=16, batch=2, sync_every=AUDITED_STEPS)  # type: ignore[attr-defined]
 
     names = ["cuda:0", "cuda:1", "cpu"]
     assert len({class_on(name) for name in names}) == 3
@@ -59,7 +59,7 @@ def test_processors_of_one_model_are_of_other_classes_if_they_may_round_differen
     classes, processors = set(), set()
     for old, new in [("", ""), *changes]:
         (tmp_path / "cpuinfo").write_text(cpu_info.replace(old, new, 1) + f"cpu MHz\t: 2{len(classes)}00\n")
-        classes.add(class_of(trainer, trainer.stream.tokens, seq_len=16, batch=2, sync_every=AUDITED_STEPS))  # type: ignore[attr-defined]
+        classes.add(class_of(trainer, trainer.stream.stream.tokens, seq_len=16, batch=2, sync_every=AUDITED_STEPS))  # type: ignore[attr-defined]
         processors.add(arithmetic_platform.described())
     assert len(classes) == 4 and len(processors) == 1
 

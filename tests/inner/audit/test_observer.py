@@ -26,9 +26,9 @@ EVERY = 3  # leaves after 0, 3 and 4 steps
 
 def observed(folder: Path, trainer: Trainer[Any] | None = None) -> tuple[Trainer[Any], AuditObserver]:
     trainer = trainer or trainer_of(*AUDITED)
-    trainer.stream.peer = trainer.outer.exchange.peer  # type: ignore[attr-defined]  # as with a chain of commits
+    trainer.stream.stream.peer = trainer.outer.exchange.peer  # type: ignore[attr-defined]  # as with a chain of commits
     desk = AuditDesk(StateStore(folder), every=EVERY)
-    trainer.observer = AuditObserver(trainer, desk, tokens=trainer.stream.tokens, batch=2, seq_len=16)  # type: ignore[attr-defined]
+    trainer.observer = AuditObserver(trainer, desk, tokens=trainer.stream.stream.tokens, batch=2, seq_len=16)  # type: ignore[attr-defined]
     return trainer, trainer.observer
 
 
