@@ -42,9 +42,10 @@ def initial_peers(config: DictConfig) -> list[str]:
 
 
 def peers_to_dial(config: DictConfig, run_dir: Path, worker: int = 0) -> list[str]:
-    """Return the configured addresses or, if there are none, those of the run that this worker had met and that answer.
+    """Return the addresses of the peers that a worker contacts when it starts.
 
-    A new worker has met no peers, so the list is then empty. `run_dir`: folder of the worker's key.
+    These are exchange.initial_peers. If that is empty, they are the addresses that the worker stored when it was in the
+    run before, as far as a peer answers there; a new worker has stored none. `run_dir`: folder of the worker's key.
     """
     open_internet = bool(config.exchange.get("open_internet"))
     return initial_peers(config) or answering_peers(identity_file(run_dir, worker), open_internet=open_internet)

@@ -7,8 +7,8 @@ peers. Rounds are recorded in `trainer.state.log_history`, under the names in `r
 with the state of the outer loop to every checkpoint folder, and `train(resume_from_checkpoint=True)` restores that
 state.
 
-A peer that missed rounds, or joined late, skips the inner steps of these rounds (`OuterLoop.inner_step`). Its training
-ends at the same inner step as that of the other peers, after fewer steps of its own.
+A peer that missed rounds, or joined late, does not train for these rounds, but `OuterLoop.inner_step` counts their
+steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others.
 
 The Trainer does not tell its callbacks about errors. After an error, the peer stays in the run until training begins
 again, `HFCallback.abort` is called or the process ends.

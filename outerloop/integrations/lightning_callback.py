@@ -6,8 +6,8 @@ The processes of a Trainer with DDP form one peer. Only the first process exchan
 Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the state of the
 outer loop, which `fit(ckpt_path=...)` restores.
 
-A peer that missed rounds, or joined late, skips the inner steps of these rounds (`OuterLoop.inner_step`). Its training
-ends at the same inner step as that of the other peers, after fewer steps of its own.
+A peer that missed rounds, or joined late, does not train for these rounds, but `OuterLoop.inner_step` counts their
+steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others.
 """
 
 from __future__ import annotations

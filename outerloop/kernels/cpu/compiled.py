@@ -77,7 +77,10 @@ class LoopCache(FunctionCache):
     """The cache files of one loop. If they cannot be read or written, the loop is compiled in memory."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the cached machine code for these types, or None if there is none. Delete an unreadable index."""
+        """Load the machine code for these argument types from the cache. Return None if the loop must be compiled.
+
+        If a file of the cache cannot be read, delete the list of cached files, so that they are all written again.
+        """
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # unpickling a damaged file may raise almost any error

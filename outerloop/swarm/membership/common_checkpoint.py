@@ -36,7 +36,10 @@ Held = Mapping[int, str]
 Generation = tuple[int, str]
 """(inner step, hash of the slow weights) of a checkpoint."""
 Identity = str | int
-"""What identifies a generation on all peers: the hash of its slow weights, or its inner step if the hash is unknown."""
+"""Hash of the slow weights of a checkpoint, or its inner step if the peer has stored no hash.
+
+Two peers hold the same generation if these values are equal.
+"""
 ANY = "any"
 MAX_HELD = 8
 MAX_STEP = 1 << 40
