@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config import added_options, load
-from outerloop.config.run_directory import is_in
+from outerloop.config.options.resumed_settings import is_in
 from outerloop.report.runs import flatten
 from outerloop.types import UserError
 

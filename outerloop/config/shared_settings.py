@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from outerloop.config.instantiate import make
+from outerloop.config.options.resumed_settings import comparable, is_in
 from outerloop.config.options.setting_differences import format_setting
-from outerloop.config.run_directory import comparable, is_in
 from outerloop.kernels import arithmetic_platform
 from outerloop.protocols import AdaptiveSchedule
 

@@ -17,9 +17,10 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from outerloop.config import budget, load, run_directory
+from outerloop.config import budget, load
 from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
+from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
@@ -182,7 +183,7 @@ def contains_other_run(folder: Path, settings: DictConfig) -> bool:
     if not (folder / "config.yaml").exists():
         return False
     try:
-        run_directory.refuse_other_run(folder, settings)
+        refuse_other_run(folder, settings)
     except (UserError, OmegaConfBaseException):
         return True
     return False

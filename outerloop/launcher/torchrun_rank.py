@@ -29,9 +29,9 @@ from torch import distributed as dist
 
 from outerloop.config import load
 from outerloop.config.island_checks import ranks_per_island, refuse_island
+from outerloop.config.options.resumed_settings import comparable
 from outerloop.config.options.setting_differences import refuse_different
 from outerloop.config.rank_layout import group_timeout, island_and_rank, local_world_size, process_group_backend
-from outerloop.config.run_directory import comparable
 from outerloop.exchange.distributed import Distributed
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import cpu_share

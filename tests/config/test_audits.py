@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outerloop.config import load, part_checks, run_directory, shared_settings
+from outerloop.config import load, part_checks, shared_settings
+from outerloop.config.options import resumed_settings
 from outerloop.exchange.gather_options import GatherOptions
 from outerloop.types import UserError
 from tests.support.small_trainer import README
@@ -58,4 +59,4 @@ def test_values_out_of_range_are_refused(options: dict[str, float], message: str
 def test_all_machines_have_the_same_audits_and_older_runs_have_none() -> None:
     settings = shared_settings.shared_settings(load.load([*RUN, "assignment=by_round"]))
     assert settings["exchange.audit"] == 0.05 and settings["exchange.audit_every"] == 5
-    assert run_directory.OLD_DEFAULTS["exchange.audit"] == 0.0
+    assert resumed_settings.OLD_DEFAULTS["exchange.audit"] == 0.0

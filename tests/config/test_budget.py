@@ -3,7 +3,7 @@
 import pytest
 
 from outerloop.config import budget, load
-from outerloop.config.run_directory import comparable
+from outerloop.config.options.resumed_settings import comparable
 from outerloop.config.shared_settings import fingerprint
 from outerloop.types import UserError
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from outerloop.config import load, part_checks, run_directory, shared_settings
+from outerloop.config import load, part_checks, shared_settings
+from outerloop.config.options import resumed_settings
 from outerloop.types import UserError
 
 
@@ -37,7 +38,7 @@ def test_all_machines_must_close_rounds_by_the_same_rules_but_a_run_may_go_on_wi
     ours, theirs = load.load([]), load.load(["exchange.min_peers=3", "exchange.grace_s=9"])
     assert shared_settings.fingerprint(ours) != shared_settings.fingerprint(theirs)
     assert shared_settings.fingerprint(ours) == shared_settings.fingerprint(load.load(["exchange.grace_s=9"]))
-    assert run_directory.comparable(ours) == run_directory.comparable(theirs)
+    assert resumed_settings.comparable(ours) == resumed_settings.comparable(theirs)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_round_has_so_many_samples_where_the_settings_say_it_for_all_machines(
 def test_the_name_of_a_machine_is_its_own():
     named = load.load(["exchange.public_name='Ada'"])
     assert shared_settings.fingerprint(named) == shared_settings.fingerprint(load.load([]))
-    assert run_directory.comparable(named) == run_directory.comparable(load.load([]))
+    assert resumed_settings.comparable(named) == resumed_settings.comparable(load.load([]))
 
 
 def test_fingerprint_is_of_what_all_machines_share():

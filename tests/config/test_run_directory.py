@@ -8,6 +8,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from outerloop.config import load, run_directory
+from outerloop.config.options import resumed_settings
 from outerloop.config.renamed_parts import RENAMED
 from outerloop.launcher.run_worker import run_once
 from outerloop.state.durable import make_folder
@@ -183,8 +184,8 @@ def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
     older.pop("clip")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
     with pytest.raises(UserError, match="clip is none there and auto here: set clip=none"):
-        run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2"])))
-    run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))
+        resumed_settings.refuse_other_settings(tmp_path, resumed_settings.comparable(load.load(["workers=2"])))
+    resumed_settings.refuse_other_settings(tmp_path, resumed_settings.comparable(load.load(["workers=2", "clip=none"])))
 
 
 @pytest.mark.parametrize("feedback", ["local", "ef"])
@@ -193,7 +194,7 @@ def test_a_run_from_before_beta_could_grow_goes_on(tmp_path, feedback):
     older = OmegaConf.to_container(settings, resolve=True)
     older["feedback"].pop("growth", None)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
-    run_directory.refuse_other_settings(tmp_path, run_directory.comparable(settings))
+    resumed_settings.refuse_other_settings(tmp_path, resumed_settings.comparable(settings))
 
 
 def test_changed_files_of_a_published_corpus_are_to_be_restored(tmp_path):

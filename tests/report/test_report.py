@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from outerloop.commands import main
 from outerloop.commands import report as command
 from outerloop.config import load
-from outerloop.config.run_directory import MUST_MATCH, may_differ
+from outerloop.config.options.resumed_settings import MUST_MATCH, may_differ
 from outerloop.launcher.train import train
 from outerloop.report import runs, setting_diff, simulated_clock
 from outerloop.report.groups import Comparison

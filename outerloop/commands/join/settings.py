@@ -14,7 +14,7 @@ from outerloop.config import load
 from outerloop.config.manifest.allowed_options import checked_overrides
 from outerloop.config.manifest.content import RunManifest
 from outerloop.config.option_mapping import to_overrides
-from outerloop.config.run_directory import is_in
+from outerloop.config.options.resumed_settings import is_in
 from outerloop.config.shared_settings import CORPUS, fingerprint, shared_settings
 from outerloop.types import UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outerloop.config.options.compose import parse_overrides
-from outerloop.config.run_directory import is_in
+from outerloop.config.options.resumed_settings import is_in
 from outerloop.types import UserError
 
 PROGRAM = (
