@@ -257,7 +257,7 @@ class Supervisor:
     def print_address(self, addresses: Sequence[str]) -> None:
         """Print what to type on other machines to join, if the run still needs peers or admits late joiners.
 
-        A peer that has itself joined by an address prints only its own address, for the case that the first one leaves.
+        A peer that has itself joined by an address prints only its own one. Others need it if the first peer leaves.
         """
         peers = self.config.exchange.peers
         is_full = peers <= self.config.workers and not build.capabilities(self.config).replicated
