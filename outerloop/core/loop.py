@@ -1,7 +1,7 @@
 """Launch and land rounds. The whole path of a round is:
 
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange                (launch.py)
-    at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify.py)
+    at landing:            ḡ = aggregate of all payloads, this peer's own payload decoded like the others  (verify/)
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)                            (land.py)
     not included:          φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e do not change
     refused:               φ ← method(φ, ḡ);   θ ← φ,  e ← 0
@@ -36,6 +36,7 @@ from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher
 from outerloop.core.round import RoundReport
 from outerloop.core.round_scheduler import RoundScheduler, StepClock
+from outerloop.core.verify.early import EarlyVerifier
 from outerloop.exchange_protocols import decided
 from outerloop.types import Round, RoundFailed, StateTransferRequired
 
@@ -54,6 +55,7 @@ class RoundLoop:
         self, scheduler: RoundScheduler, launcher: RoundLauncher, lander: RoundLander, *, timeout_s: float
     ) -> None:
         self.scheduler, self.launcher, self.lander = scheduler, launcher, lander
+        self.early = EarlyVerifier(launcher, lander.verifier)
         self.clock = StepClock(scheduler.schedule.step_s)
         self.island, self.exchange, self.timeout_s = launcher.island, launcher.exchange, timeout_s
         self.inner_step = 0
@@ -118,6 +120,7 @@ class RoundLoop:
         Raises UserError if the model's parameters were replaced.
         """
         self.launcher.start_round(round)
+        self.early.expect(round)
         if self.lander.eager and not round.number:
             self.lander.eager.begin(self.launcher.in_flight[round], self.exchange.size)
 
@@ -134,7 +137,7 @@ class RoundLoop:
         flight, began_s = self.launcher.in_flight.pop(round), time.perf_counter()
         try:
             received = flight.receive(self.exchange, self.timeout_s)
-            verified = self.island.compute(self.lander.verifier.verify_round, flight, received)
+            verified = self.island.compute(self.early.verify, flight, received)
         except (RoundFailed, wire.InvalidMessage) as reason:
             if self.lander.eager:
                 raise RoundFailed(
@@ -153,6 +156,7 @@ class RoundLoop:
         the state includes, and a message that the other peers already have cannot be withdrawn.
         """
         self.launcher.wait()
+        self.early.end()
         self.lander.shared_state.restore(content)
         self.launcher.in_flight.clear()
         self.inner_step = self.scheduler.launch_step(round)

@@ -345,6 +345,7 @@ class OuterLoop:
         Raises UserError if the state of a part was saved by another kind of this part.
         """
         self.launcher.wait()
+        self.loop.early.end()
         state = on_device(unwrap_parts(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():

@@ -40,6 +40,15 @@ class SwarmPending:
     def arrived(self) -> bool:
         return self.future.done()
 
+    def on_arrival(self, act: Callable[[list[Contribution]], None]) -> None:
+        """Call `act` with the contributions once they have arrived, in the network thread or immediately."""
+
+        def ended(future: Future[list[Contribution]]) -> None:
+            if not future.cancelled() and not future.exception():
+                act(future.result())
+
+        self.future.add_done_callback(ended)
+
     def drop(self) -> None:
         self.future.cancel()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from outerloop.protocols.aggregate import Aggregate
 from outerloop.protocols.compress import Announcing, Compressor, CostAware, Stateful, Transforming
-from outerloop.protocols.exchange import Exchange, Pending
+from outerloop.protocols.exchange import Exchange, Pending, ReportsArrival
 from outerloop.protocols.feedback import Feedback
 from outerloop.protocols.method import OuterMethod
 from outerloop.protocols.schedule import AdaptiveSchedule, Schedule
@@ -25,6 +25,7 @@ __all__ = [
     "Feedback",
     "OuterMethod",
     "Pending",
+    "ReportsArrival",
     "Schedule",
     "Stateful",
     "Transforming",

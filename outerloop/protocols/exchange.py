@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from outerloop.types import Capabilities, Contribution, Round
 
@@ -20,6 +21,18 @@ class Pending(Protocol):
 
     def arrived(self) -> bool:
         """Return whether `wait` would return or fail immediately."""
+        ...
+
+
+@runtime_checkable
+class ReportsArrival(Protocol):
+    """A `Pending` that reports when the contributions to its round have arrived."""
+
+    def on_arrival(self, act: Callable[[list[Contribution]], None]) -> None:
+        """Call `act`, in any thread, with the contributions that `wait` returns, as soon as it would return them.
+
+        `act` is never called if the round fails. Call this at most once.
+        """
         ...
 
 

@@ -162,7 +162,7 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
     assert len(SEEN) >= 3 * 2 * 2 + 3
     assert {cores for _, cores in SEEN} == {2} and len({thread for thread, _ in SEEN}) == 1
     by_workers = [ask for ask in asked if ask[1] != threading.get_ident()]
-    assert {name for name, _, _ in by_workers} == {"train_on", "nats", "launch_blocking", "verify_round", "apply"}
+    assert {name for name, _, _ in by_workers} == {"train_on", "nats", "launch_blocking", "verify", "apply"}
     assert {cores for _, _, cores in by_workers} == {1} and len({thread for _, thread, _ in by_workers}) == 3
     assert not {thread for _, thread, _ in asked} & dict(SEEN).keys()
 

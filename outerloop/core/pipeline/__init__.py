@@ -24,6 +24,9 @@ from outerloop.replica.island import Island, to_float32
 from outerloop.replica.state_size import tree_bytes
 from outerloop.types import Contribution, Parts, Round, Tensors
 
+DENSE_SHARE = 16
+"""Decoded messages count as small if the dense pipeline's tensors are at most this fraction (1/16) of the others."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -287,6 +290,11 @@ class RoundPipeline:
         """
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
+
+    def decodes_to_little(self, names: Iterable[str]) -> bool:
+        """Return whether decoded messages need little memory: nearly all values are in tensors that stay sparse."""
+        fused, rest = self.split(names)
+        return DENSE_SHARE * tree_bytes(rest) <= tree_bytes(fused)
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:

@@ -24,7 +24,7 @@ Verdicts prove less: two auditors that lie can accuse an honest peer. So they co
 commit picked, and only for peers that know that commit and its picks (ExpelledPeers.picked).
 
 A state root that differs from the majority's (state_roots.py) is not evidence. A peer whose weights differ because of a
-hardware fault reports such a root without lying, and recovers (verify.py). Moreover, the signature of a payload does
+hardware fault reports such a root without lying, and recovers (core/verify). Moreover, the signature of a payload does
 not say which chain the reported state belongs to.
 """
 

@@ -15,7 +15,7 @@ from outerloop.aggregate.exclusion_votes import ACCUSED, ExclusionVotes
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
-from outerloop.core.round import InFlight, ReceivedRound
+from outerloop.core.round import InFlight
 from outerloop.exchange_protocols import decode_shared, replicated
 from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
@@ -76,12 +76,12 @@ class RoundVerifier:
         self.first_round = math.inf
 
     @torch.no_grad()
-    def verify_round(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
+    def verify_round(self, flight: InFlight, contributions: Sequence[Contribution]) -> VerifiedRound:
         """Verify and aggregate a round's messages. Workers of the same process share the result.
 
         Raises RoundFailed or InvalidMessage if the round is unusable. Changes nothing.
         """
-        contributions, like = received.contributions, flight.update
+        like = flight.update
         return decode_shared(self.exchange, flight.round, lambda refused: self.verify(contributions, like, refused))
 
     def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
