@@ -24,6 +24,8 @@ def test_median_cosines_by_hand():
     assert median_cosines(peers) == pytest.approx([0.6, 0.8, 0.6, 0.0])
     assert factors_of([0.6, 0.8, 0.6, 0.0]) == [1, 1, 1, 0]
     assert factors_of([0.8, 0.2, 0.4, 0.8, 0.9]) == [1, 0.5, 1, 1, 1], "fully from half of the median 0.8 on"
+    assert factors_of([0.2, 0.4, 0.8, 1.0]) == [1, 1, 1, 1], "of four the second smallest: half of 0.4 is 0.2"
+    assert factors_of([0.0, 0.0, 1.0, 1.0]) == [1, 1, 1, 1], "half do not agree with most others"
     assert factors_of([0.0, 0.0, 0.9]) == [1, 1, 1], "most do not agree with most others"
 
 

@@ -118,6 +118,13 @@ def test_norms_of_two_peers_that_differ_too_much_are_not_remembered():
     assert screen.landed == {0: [1, 2]}
 
 
+def test_a_refused_contribution_is_the_third_of_the_middle_also_in_the_first_round():
+    """The lower median of 1, 1.5 and the refused one, which counts as larger, is 1.5."""
+    screen = NormScreen(on=True)
+    screen.observe(of(1.0, 1.5, refused=1))
+    assert screen.before(0) == 1.5
+
+
 def test_a_norm_that_grows_within_the_limit_of_a_moving_average_is_refused_here():
     """EDiT (arXiv 2412.07210) refuses a worker whose norm is above μ + 3 σ, with moving averages of its own past norms.
 

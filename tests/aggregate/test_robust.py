@@ -40,6 +40,8 @@ def test_centered_clip_by_hand():
     assert of(once, [0.0], [0.0], [1.0], [2.0], [99.0]) == [1.0], "around 1, with radius 1: -1 - 1 + 0 + 1 + 1"
     assert of(once, [2.0], [1.0], [3.0], [-90.0]) == [1.5], "around 1.5, with radius 0.5: 0.5 - 0.5 + 0.5 - 0.5"
     assert of(once, [0.0, 0.0], [6.0, 0.0], [0.0, 9.0]) == [2.0, 2.0], "around 0, with radius 6: the 9 counts as 6"
+    six = [[x] for x in (-3.0, -1.0, -1.0, 1.0, 4.0, 8.0)]
+    assert of(once, *six) == pytest.approx([0.0], abs=1e-6), "around 0; of 1, 1, 1, 3, 4, 8 the third is the radius"
 
 
 def test_geometric_median_by_hand():
@@ -47,6 +49,7 @@ def test_geometric_median_by_hand():
     assert of(rule, [3.0, -1.0]) == [3.0, -1.0]
     assert of(rule, [3.0, -1.0], [5.0, -2.0]) == [4.0, -1.5]
     assert of(rule, [7.0], [7.0], [1.0], [9.0]) == [7.0], "half of them are equal"
+    assert of(rule, [0.0, 0.0], [0.0, 0.0], [3.0, 0.0], [0.0, 5.0]) == [0.0, 0.0], "of 0, 0, 3, 5 the second is taken"
     weights = 1 / 0.003, 1 / 4, 1 / 3
     assert of(rule, [0.0, 0.0], [4.0, 0.0], [0.0, 3.0]) == pytest.approx([1 / sum(weights)] * 2), (
         "from 0, where ν is 0.003"

@@ -77,6 +77,11 @@ def test_beyond_the_limit_the_smallest_are_merged_and_all_still_adds_up(monkeypa
     assert sum(one.samples for one in counts.contributors()) == 80
 
 
+def test_of_equally_small_counts_the_one_that_is_longest_out_of_date_is_merged(monkeypatch):
+    monkeypatch.setattr(contributions, "MAX_CONTRIBUTORS", 2)
+    assert sorted(ledger({"z": 8}, {"a": 8}, {"k": 8}).by_peer) == ["", "a", "k"]
+
+
 def test_a_full_ledger_fits_in_its_part_of_a_state():
     most = [1 << 62] * 4
     peers = {f"12D3KooW{number:044d}": most for number in range(MAX_CONTRIBUTORS)}

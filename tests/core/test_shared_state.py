@@ -18,6 +18,7 @@ from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.muon import MuonWithAdamW
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign
+from outerloop.methods.state_check import MOST_ROUNDS, check_counts
 from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
@@ -365,6 +366,8 @@ MUON = "method", "optimizer", "parts", 0
 BUFFER = kept(0, "momentum_buffer")
 BROKEN = {
     "momentum that is not finite": ("sgd", BUFFER, HUGE, r"momentum_buffer of 0.weight is not f"),
+    "infinite momentum": ("sgd", BUFFER, HUGE.nan_to_num(torch.inf), r"momentum_buffer of 0.weight is not f"),
+    "infinite slow weights": ("sgd", part("slow", SLOW), HUGE.nan_to_num(torch.inf), f"{SLOW} is not finite"),
     "momentum of another shape": ("sgd", BUFFER, torch.ones(7), r"momentum_buffer.* has the wrong shape \(7"),
     "momentum in float64": ("sgd", kept(1, "momentum_buffer"), torch.ones(7).double(), "is torch.float64, expected"),
     "momentum that is a number": ("sgd", kept(1, "momentum_buffer"), 1.0, "of 0.bias is not a tensor: 1.0"),
@@ -381,6 +384,8 @@ BROKEN = {
     "a method's part more": ("sgd", part("method", "x"), 1, "must be a map with the keys optimizer, rounds"),
     "no method": ("sgd", part("method"), None, "must be a map with the keys optimizer, rounds"),
     "a scheduled rate that is not finite": ("adamw", group("lr"), float("inf"), "lr is not a finite number"),
+    "a scheduled rate that is true": ("adamw", group("lr"), True, "lr is not a finite number"),
+    "rounds far too many": ("sgd", part("method", "rounds", SLOW), MOST_ROUNDS + 1, f"count of {SLOW} must be 0 to"),
     "other betas": ("adamw", group("betas"), [0.9, 0.5], r"betas is \[0.9, 0.5\], expected"),
     "a negative v": ("adamw", kept(0, "exp_avg_sq"), -torch.ones(7, 7), "exp_avg_sq of 0.weight is negative"),
     "no v": ("adamw", part("method", "optimizer", "state", 0), STEP, "of 0.* must contain all"),
@@ -418,6 +423,10 @@ BROKEN = {
     "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
     "a part more": ("sgd", part("x"), 1, "a state must be a map with the keys"),
 }  # fmt: skip
+
+
+def test_the_largest_round_count_is_accepted():
+    check_counts({"w": MOST_ROUNDS}, {"w": torch.zeros(1)})
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -71,6 +71,16 @@ def test_offering_changes_nothing():
     assert torch.equal(feedback.add("w", delta), feedback.add("w", delta)) and delta.tolist() == [1.0, 1.0]
 
 
+def test_what_is_forgotten_has_no_effect():
+    """Then 1 is new, so u = 1, and not 1 - 4."""
+    feedback, nothing = DGC(momentum=0.5), torch.zeros(1)
+    feedback.keep("w", torch.tensor([4.0]), nothing)
+    feedback.forget("w")
+    assert feedback.add("w", torch.ones(1)).tolist() == [1.0]
+    feedback.keep("w", torch.ones(1), nothing)
+    assert feedback.velocity["w"].tolist() == [1.0] and feedback.unsent["w"].tolist() == [1.0]
+
+
 def parts():
     """Of one worker whose payloads hold two of sixteen values."""
     codec = TopK(chunk=16, k=2, values=Cast(dtype="bfloat16"), index=Rice())

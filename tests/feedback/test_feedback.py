@@ -29,6 +29,25 @@ def test_eight_bit_storage_is_off_by_at_most_half_a_step(count):
     assert torch.equal(again.get("w"), back)
 
 
+@pytest.mark.parametrize("count", [0, 1, 256, 257])
+def test_eight_bit_zeros_have_the_layout_of_other_values(count):
+    """One block for each 256 values or part of them."""
+    storage, x = EightBit(), torch.zeros(count)
+    storage.put_zeros("zeros", x)
+    storage.put("values", x)
+    zeros, values = storage.stored["zeros"], storage.stored["values"]
+    assert [part.shape for part in zeros[:2]] == [part.shape for part in values[:2]]
+    assert torch.equal(storage.get("zeros"), x)
+
+
+def test_eight_bit_storage_holds_only_what_is_loaded():
+    storage, other = EightBit(), EightBit()
+    storage.put("old", torch.ones(3))
+    other.put("new", torch.ones(3))
+    storage.load_state_dict(other.state_dict())
+    assert storage.get("old") is None and storage.get("new") is not None
+
+
 def test_eight_bit_storage_of_zeros_and_its_memory():
     storage = EightBit()
     storage.put("w", torch.zeros(2, 3000))

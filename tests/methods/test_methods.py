@@ -5,7 +5,7 @@ import torch
 
 from outerloop.compress.identity import Identity
 from outerloop.methods.average import Average
-from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.methods.outer_optimizer import OuterOptimizer, clip_factor
 from outerloop.methods.sign import Sign
 from outerloop.types import UserError
 from tests.support import toy
@@ -109,3 +109,36 @@ def test_what_an_optimizer_keeps_in_its_groups_is_resumed():
 def test_a_method_reads_weights_or_gradients(make):
     with pytest.raises(UserError, match="weights, gradients"):
         make()
+
+
+def test_the_clip_factor_by_hand():
+    """√(3² + 4²) = 5; a mean of zeros is not clipped."""
+    assert clip_factor({"v": torch.tensor([3.0]), "w": torch.tensor([4.0])}, 1.0) == pytest.approx(0.2, rel=1e-6)
+    assert clip_factor({"w": torch.zeros(3)}, 1.0) == 1.0
+
+
+def test_sign_takes_a_step_of_the_scheduled_rate():
+    """The factors of rounds 0 and 1 are 1 and 2: 0 - 1 - 2 = -3."""
+    method, slow, mean = Sign(lr=1.0, lr_factor=lambda round: round + 1.0), {"w": torch.zeros(1)}, {"w": torch.ones(1)}
+    method.init(slow)
+    for _ in range(2):
+        method.update(slow, mean, {})
+    assert slow["w"].tolist() == [-3.0] and method.state_dict() == {"rounds": {"w": 2}}
+
+
+def test_sign_decays_weights_by_the_scheduled_rate():
+    """The rate is 1/2, so a weight of 1 with a mean of 0 becomes 1 - 1/2 · 1/2."""
+    method, slow = Sign(lr=1.0, weight_decay=0.5, lr_factor=lambda round: 0.5), {"w": torch.ones(1)}
+    method.init(slow)
+    method.update(slow, {"w": torch.zeros(1)}, {})
+    assert slow["w"].tolist() == [0.75]
+
+
+def test_sparta_keeps_the_weights_that_it_has_sent_while_training_goes_on():
+    """Sent 1 and received a mean of 1.5: 1 + (1.5 - 1), although the fast weight has become 9 meanwhile."""
+    method, slow, fast = Average(), {"w": torch.zeros(1)}, {"w": torch.ones(1)}
+    sent = method.outgoing(slow, fast)
+    fast["w"].fill_(9.0)
+    assert sent["w"].tolist() == [1.0]
+    method.update(slow, {"w": torch.tensor([1.5])}, {"w": torch.ones(1)})
+    assert slow["w"].tolist() == [1.5]

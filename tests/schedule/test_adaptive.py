@@ -108,6 +108,7 @@ def test_h_by_hand():
         schedule.observe(Round(number), rho)
         seen.append(schedule.sync_every)
     assert seen == [5, 6, 7, 8, 9, 9, 9, 9, 9, 7, 6, 5, 4, 3, 2, 2]
+    assert adaptive().next_h(0.5) == adaptive().next_h(0.2) == 4, "neither above the upper nor below the lower border"
 
 
 def test_rounds_leave_h_after_the_last_one():

@@ -31,17 +31,20 @@ def state_transfer_of(node: Node, *, allow: Iterable[str] = ()) -> StateTransfer
     )
 
 
-async def donate(swarm: Swarm) -> None:
-    """All of them give their state from now on; each counts its copies in `copies`."""
+async def donate(swarm: Swarm, *, forgers: str = "") -> None:
+    """All of them give their state from now on; each counts its copies in `copies`.
+
+    `forgers`: ids of peers that name the true state in their payloads, but give b"forged".
+    """
     for node in swarm.nodes.values():
         node.names["e"] = "004-e"
         transfer = state_transfer_of(node)
         node.copies = []  # type: ignore[attr-defined]
-        node.land = landing(node, transfer)  # type: ignore[method-assign]
+        node.land = landing(node, transfer, forges=node.id in forgers)  # type: ignore[method-assign]
         await transfer.serve()
 
 
-def landing(node: Node, transfer: StateTransfer) -> Any:
+def landing(node: Node, transfer: StateTransfer, *, forges: bool = False) -> Any:
     """What the trainer does at a landing; hashed at once, since a thread knows no virtual clock."""
 
     async def land(number: int) -> int:
@@ -53,6 +56,9 @@ def landing(node: Node, transfer: StateTransfer) -> Any:
             manifest = Manifest.of(content, number=number, head=head)
             node.copies.append(number)  # type: ignore[attr-defined]
             node.rounds.roots.name(number, manifest.sha)
+            if forges:
+                content = b"forged"
+                manifest = Manifest.of(content, number=number, head=head)
             donor.hold(content, manifest)
         return after_it
 

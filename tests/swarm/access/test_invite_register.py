@@ -60,6 +60,14 @@ def test_statements_that_do_not_count_change_nothing(make: Callable[[], Admissio
     assert asyncio.run(one.register.add([make()])) == [] and one.register.peers == before
 
 
+def test_statements_of_the_last_second_count() -> None:
+    """The token expires at NOW_S + 100, and a removal may be dated FUTURE_S later than now."""
+    one = peer()
+    last = admission(token(), at_s=NOW_S + 100)
+    assert one.register.objection(last) == "" and asyncio.run(one.register.add([last])) == [last]
+    assert one.register.objection(removal(at_s=NOW_S + FUTURE_S)) == ""
+
+
 def test_a_forged_signature_ends_the_list_and_what_came_before_is_kept() -> None:
     one, good, bad = peer(), admission(token()), admission(token(), Y)
     forged = Admission(bad.binding, id_of(C), bad.at_s, bad.number, bad.signature)

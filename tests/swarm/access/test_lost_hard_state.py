@@ -222,6 +222,16 @@ def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
     assert not path.exists(), "later writes leave the identity alone"
 
 
+def test_a_hard_state_of_the_process_before_is_refused(tmp_path: Path) -> None:
+    """Two processes voted; a backup of the folder after the first one is put back."""
+    for _ in range(2):
+        path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
+    assert Identity.read(path).voted == 2
+    (folder_of(path) / GENERATION).write_text("1")
+    with pytest.raises(UserError, match="missing, damaged or older than its identity"):
+        fit_to_vote(path, Folder, listed=True, on_status=print)
+
+
 def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     first = HardState.first(run=RUN, peer="001-x", roster=["001-x", "002-y"])
     path = voter(tmp_path, first)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
-from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
+from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, VERDICT, Evidence, Signed, guilty
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement, accept, ask, prepare, promise, resign, wish
 from outerloop.swarm.consensus.statements import commit as vote2
@@ -89,6 +89,14 @@ def test_statements_that_an_honest_peer_may_make_prove_nothing(one: Statement, o
         assert not evidence.why and not guilty(evidence, ANYBODY)
         with pytest.raises(MalformedMessage, match="contradict"):
             Evidence.from_map(evidence.to_map())
+
+
+@pytest.mark.parametrize(("auditor", "why"), [("001-b", "reported other inner steps in round 3"), ("001-a", "")])
+def test_the_verdicts_of_two_auditors_are_needed(auditor: str, why: str) -> None:
+    """000-a and 001-a are two names of one key."""
+    pair = [Signed((VERDICT, 3, name, X, Y, 1), bytes(64)) for name in ("000-a", auditor)]
+    found = Evidence.of(SESSION, NAME, *pair).why
+    assert found.startswith(why) and bool(found) == bool(why)
 
 
 def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:

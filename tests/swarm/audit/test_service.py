@@ -49,6 +49,17 @@ def lies_about_sizes(node: AuditedNode) -> None:
     node.desk.record = lie  # type: ignore[method-assign]
 
 
+def lies_about_earlier_leaves(node: AuditedNode) -> None:
+    """A peer that sends the true leaves of a round, and those of two rounds before as those of the round before."""
+    record = node.desk.record
+
+    def lie(number: int) -> Any:
+        true = record(number)
+        return true and replace(true, number=number - 1)
+
+    node.desk.record = lie  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("lie", [silent, lies_about_leaves, lies_about_sizes])
 @virtual
 async def test_a_peer_that_does_not_send_what_it_committed_to_refuses(tmp_path: Path, lie: Any) -> None:
@@ -59,6 +70,16 @@ async def test_a_peer_that_does_not_send_what_it_committed_to_refuses(tmp_path: 
     assert about_d and {row["outcome"] for row in about_d} == {"refused"}
     assert sum(swarm[node].auditor.counters["audits_refused"] for node in "abc") == len(about_d)
     assert not any(swarm[node].expelled for node in "abcd")
+
+
+@virtual
+async def test_a_peer_that_sends_other_leaves_of_the_round_before_refuses(tmp_path: Path) -> None:
+    """Round 0 has no round before."""
+    swarm = await AuditedSwarm("abcd", tmp_path).start()
+    lies_about_earlier_leaves(swarm["d"])
+    await settled(swarm, 5)
+    about_d = [row for node in "abc" for row in swarm[node].verdicts if row["peer"] == "003-d"]
+    assert {(row["round"] > 0, row["outcome"]) for row in about_d} == {(False, "match"), (True, "refused")}
 
 
 def stall(rpc: AuditRpc, peer: str) -> None:

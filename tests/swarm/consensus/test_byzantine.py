@@ -19,6 +19,7 @@ from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
+from outerloop.swarm.consensus.view_change import certificate
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.timeouts import LEAD_S
 from outerloop.swarm.validation import MAX_VIEW, MalformedMessage
@@ -258,6 +259,14 @@ def test_a_peer_leaves_once_an_honest_leader_has_left_it_out_as_well() -> None:
 # views
 
 
+def test_a_wish_for_a_later_view_counts_for_the_earlier_ones() -> None:
+    """Three of four peers are needed: two want view 1, and one view 2."""
+    hard_state = four().hard_state
+    wishes = [wish_of(peer, hard_state, view) for peer, view in zip(FOUR, (1, 1, 2), strict=False)]
+    assert certificate(wishes, 1, needed=3) == tuple(wishes)
+    assert certificate(wishes, 2, needed=3) == ()
+
+
 def test_no_liar_moves_a_view_however_high_and_the_rounds_go_on_also_from_disk() -> None:
     """It says it wants the last view there is, promises it, and shows certificates; then it is gone for good."""
     machine = four()
@@ -409,10 +418,12 @@ def test_an_earlier_proposal_is_proposed_again_with_its_justification() -> None:
     told = {FOUR[1]: None, FOUR[2]: (0, commit.digest), FOUR[3]: None}
     again = justified(hard_state, 2, commit, told)
     jumped = justified(hard_state, 2, commit, {FOUR[1]: None, FOUR[2]: (1, bytes(32)), FOUR[3]: (0, commit.digest)})
+    skipped = justified(hard_state, 2, commit, {FOUR[1]: None, FOUR[2]: (1, commit.digest), FOUR[3]: None})
     for links, why in (
         ((again,), "does not show that commit"),
         ((first._replace(signature=bytes(64)), again), "does not show that"),
         ((first, jumped), "do not report this commit as the last accepted one, in view 0"),
+        ((first, skipped), "do not report this commit as the last accepted one, in view 0"),
         ((first, justified(hard_state, 2, commit, dict.fromkeys(FOUR[:3]))), "do not report this commit"),
     ):
         (refused,) = machine.receive(hard_state.leader(2), Propose(Accepted(commit, links)))

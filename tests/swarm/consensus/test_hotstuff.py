@@ -226,6 +226,21 @@ def test_a_leader_that_has_a_certificate_of_the_view_before_does_not_wait() -> N
     assert made.justified == 1
 
 
+def test_a_vote_for_another_justification_than_the_proposed_one_does_not_count() -> None:
+    """A certificate needs 3 of 4: the leader's own vote, and two for the view that justifies its proposal, view 1."""
+    machine, (other, liar, third) = leading(2), [peer for peer in FOUR if peer != LEADERS[2]]
+    lock = Lock(commit(), certificate(commit(), 1))
+    machine.receive(other, NewView(0, HEAD.digest, 2, lock))
+
+    def sent_after_vote(peer: str, justified: int) -> list[Effect]:
+        signature = toy_signature(peer, statements.prepare(0, HEAD.digest, 2, commit().digest, justified))
+        effects = machine.receive(peer, Vote(0, HEAD.digest, 2, PREPARE, commit().digest, justified, signature))
+        return [one for one in effects if isinstance(one, Send) and isinstance(one.message, Prepared)]
+
+    assert not sent_after_vote(other, 1) and not sent_after_vote(liar, UNJUSTIFIED)
+    assert sent_after_vote(third, 1)
+
+
 def test_a_leader_proposes_once_in_a_view_also_after_a_crash() -> None:
     machine = replica(LEADERS[0])
     assert machine.proposed is not None and len(machine.proposed.commit.participants) == 4
@@ -281,6 +296,16 @@ def test_a_decided_commit_is_applied_with_the_votes_of_a_quorum_alone() -> None:
     hard_state = machine.hard_state
     assert HardState.from_bytes(hard_state.to_bytes(), run=RUN, peer=hard_state.peer) == hard_state
     assert certificate_error(HEAD, machine.hard_state.log[-1], machine.signer) == ""
+
+
+def test_a_certificate_needs_more_than_two_thirds_of_the_roster() -> None:
+    """4 of 7 are a majority, but 2 of the 7 may lie: 5 are needed."""
+    seven = tuple(f"p{index}" for index in range(7))
+    head = genesis(RUN, seven)
+    of = Commit(head.number + 1, head.digest, 0, (), seven)
+    few = certificate_error(head, committed(of, seven[:4]), ToySigner("z"))
+    assert few == f"commit {of.number} has valid votes from 4 of 7 peers, but needs 5"
+    assert certificate_error(head, committed(of, seven[:5]), ToySigner("z")) == ""
 
 
 def test_votes_to_prepare_are_no_votes_to_commit() -> None:

@@ -57,6 +57,13 @@ def test_a_demoted_peer_that_leads_a_later_view_well_is_demoted_no_more() -> Non
     assert failed not in after(head, 3).demoted and len(after(head, 3).demoted) == 1
 
 
+def test_a_proposer_whose_earlier_view_failed_is_not_demoted() -> None:
+    """In view 7 = 4 + 3 the fourth leads again; its view 3 failed, but the place goes to the third, of view 6."""
+    head = genesis(RUN, FOUR)
+    order = [leader(RUN, head, view) for view in range(4)]
+    assert leader(RUN, head, 7) == order[3] and next_demoted(RUN, head, 7, FOUR) == (order[2],)
+
+
 def test_a_peer_that_leaves_the_roster_leaves_the_list() -> None:
     head = after(genesis(RUN, FOUR), 1)
     (failed,) = head.demoted
@@ -72,7 +79,8 @@ def test_one_or_two_peers_demote_nobody(peers: int) -> None:
 def test_more_than_half_always_lead_in_turn(peers: int, views: list[int]) -> None:
     head = genesis(RUN, [f"{index:03}-{index}" for index in range(peers)])
     for view in views:
-        head = after(head, view)
+        proposer, head = leader(RUN, head, view), after(head, view)
+        assert proposer not in head.demoted
         assert len(head.demoted) == len(set(head.demoted)) <= minority(head.roster)
         order = turns(RUN, head.number + 1, head.roster, head.demoted)
         assert sorted(order) == list(head.roster)

@@ -19,7 +19,7 @@ from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.statements import resign
-from outerloop.swarm.consensus.validity import certificate_error
+from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.toy_signatures import ToySigner, toy_signature
@@ -298,6 +298,17 @@ def test_of_three_that_leave_at_once_min_peers_stay_in_the_roster() -> None:
     world.deliver_all()
     play(world, "a", "b")
     assert world["a"].number == 1 and world["a"].hard_state.roster == ("a", "b", "c")
+
+
+def test_a_peer_that_resigned_is_dropped_only_if_min_peers_of_those_that_stay_take_part() -> None:
+    """Two peers take part, but only one of them, a, stays."""
+    first = HardState.first(run=RUN, peer="a", roster="abc")
+    head = first.head.digest
+    hard_state = first.with_resignations([Resignation("b", 0, head, toy_signature("b", resign(0, head)))])
+    commit = Commit(0, head, 0, (payload("a", 0), payload("b", 0)), ("a", "c"))
+    error = commit_error(hard_state, commit, ToySigner("a"), min_peers=2, absent_rounds=8)
+    why = "although fewer than min_peers=2 of the peers that stay take part"
+    assert error == f"commit 0 drops b, which has resigned, {why}"
 
 
 def test_the_last_one_keeps_its_vote() -> None:

@@ -131,6 +131,7 @@ async def test_a_donor_that_dies_costs_its_open_chunks():
 
 @virtual
 async def test_a_broken_off_download_goes_on_where_it_was():
+    """Of the chunks on disk, only one that was damaged meanwhile is downloaded again."""
     network, content, disk = MemoryNetwork(), state(6 * CHUNK_BYTES), MemoryDisk()
     network.bytes_s["a"] = 4e6
     made = await donors(network, "a")
@@ -140,9 +141,12 @@ async def test_a_broken_off_download_goes_on_where_it_was():
         await asyncio.sleep(0.1)
     first.cancel()
     here, again = len(disk), joiner(network, disk)
+    damaged = next(iter(disk))
+    disk[damaged] = bytes([disk[damaged][0] ^ 1]) + disk[damaged][1:]
     disk["0" * 64] = b"a chunk of an older state"
     assert (await again.get(0, ["a"], ignore))[1] == content
-    assert again.bulk.bytes_received <= (6 - here) * CHUNK_BYTES + 1000 and not disk
+    chunks = 6 - (here - 1)
+    assert chunks * CHUNK_BYTES < again.bulk.bytes_received <= chunks * CHUNK_BYTES + 1000 and not disk
 
 
 @pytest.mark.long
@@ -380,6 +384,21 @@ async def test_a_manifest_is_signed_for_the_session():
         await at.get(3, ["a"], ignore, at_most=MOST)
     assert link.trust.refusals.of_kind["manifests"] == 1
     assert (await joiner(network).get(3, ["a"], ignore))[1] == b"state"
+
+
+@virtual
+async def test_a_state_as_of_another_commit_than_the_requested_one_is_refused():
+    network, content = MemoryNetwork(), state(100)
+    made = await donors(network, "a")
+    given = Manifest.of(content, number=6, head=HEAD)
+
+    class AsOfCommit5(Manifest):
+        def to_bytes(self):
+            return given.to_bytes()
+
+    made["a"].hold(content, AsOfCommit5(5, HEAD, given.size_bytes, given.chunks))
+    with pytest.raises(ContentUnavailable, match="too large or for another commit: 100 bytes, commit 6"):
+        await joiner(network).get(5, ["a"], ignore)
 
 
 @pytest.mark.parametrize(("named", "taken"), [("112", 1), ("12", None), ("1--", None), ("11--", None), ("111--", 1)])

@@ -287,6 +287,24 @@ def silent(swarm: Swarm, peer: str) -> Any:
     return tell
 
 
+def test_a_state_that_most_donors_give_but_the_commits_do_not_certify_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await donate(swarm, forgers="ab")
+        await swarm.until("abc", 2)
+        names = [node.name for node in swarm.nodes.values()]
+        _, at = await newcomer(swarm, names)
+        work = taking(at, names)
+        while not work.done() and "not the one that the commits certify" not in caplog.text:
+            await asyncio.sleep(0.1)
+        assert not work.done(), "2 of 3 give b'forged'"
+        work.cancel()
+
+    run(scene())
+
+
 def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         swarm = await Swarm("abc").start()
