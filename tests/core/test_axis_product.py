@@ -37,10 +37,15 @@ def says_why(point, why):
     assert ("set " in why or "type " in why) and "\n" not in why, (axis_product.shown(point), why)
 
 
+MAY_BE_REFUSED = {"average", "noloco"}
+"""Methods that most compressors do not fit. Of eight points with ddp and topk_int8, none fits either."""
+
+
 @pytest.mark.parametrize("compress", axis_product.CHOICES["compress"])
 def test_an_accepted_point_computes_its_definition(compress, clock):
     for method in axis_product.CHOICES["method"]:
         point, refused = axis_product.accepted(0, 8, compress=compress, method=method)
+        assert point or method in MAY_BE_REFUSED or (compress, method) == ("topk_int8", "ddp")
         for other, why in refused:
             says_why(other, why)
         if refused:

@@ -104,7 +104,7 @@ def check(cases, file, other):
     )
     assert done.returncode == 0
     answer = json.loads(done.stdout)
-    assert answer["capability"] == vectors.upper()
+    assert answer["capability"] == vectors.upper() and answer["cases"].keys() == cases.keys()
     for name, by_threads in answer["cases"].items():
         assert by_threads == dict.fromkeys(map(str, simulated_machine.THREADS), cases[name]["hashes"][0]), name
 

@@ -31,11 +31,13 @@ def test_the_losses_and_bits_of_the_recipes_are_those_of_the_published_runs():
         "diloco": "diloco_.7_.6",
         "outerloop_v1": "outerloop",
     }
-    for name, round_bits, step_bits, loss in re.findall(
+    rows = re.findall(
         r"^\| (?!outerloop \||ddp, Muon)(\w+)[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \| ([\d.]+)",
         README,
         flags=re.MULTILINE,
-    ):
+    )
+    assert {name for name, *_ in rows} | {"outerloop"} == set(load.groups()["recipe"])
+    for name, round_bits, step_bits, loss in rows:
         shown = re.escape(names.get(name, name))
         row = re.search(rf"^\| {shown}(?:,[^|]*)? \|[^|]*\| ([\d.]+) \| ([\d.]+)", published, re.MULTILINE)
         assert row and float(row[2]) == float(loss), name
