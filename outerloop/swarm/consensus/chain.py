@@ -223,7 +223,9 @@ class Chain(ForkResolver):
     def _learn(self, sender: str, decided: CommitCertificate) -> None:
         """Apply a decided commit of this round. Request the commits before it if it is of a later round.
 
-        The log keeps the certificate with all resignations that this peer knows for the round (resignation.py).
+        The certificate is checked first: it has one signature per roster peer, whereas any peer can make up a commit
+        that contains many valid requests to join. The log keeps the certificate with all resignations that this peer
+        knows for the round (resignation.py).
         """
         number = decided.commit.number
         self._record_resignations(sender, decided.resignations)
@@ -236,7 +238,7 @@ class Chain(ForkResolver):
             )
         if number != self.number:
             return
-        reason = self._commit_error(decided.commit) or self._certificate_error(self.hard_state.head, decided)
+        reason = self._certificate_error(self.hard_state.head, decided) or self._commit_error(decided.commit)
         if reason:
             self._effects.append(
                 Reject(sender, reason, compare_logs=decided.commit.parent != self.hard_state.head.digest)

@@ -19,6 +19,7 @@ from outerloop.swarm.consensus.paxos.chain import CommitChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
+from outerloop.swarm.consensus.statements import Statement
 from outerloop.swarm.consensus.view_change import certificate
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.timeouts import LEAD_S
@@ -159,6 +160,31 @@ def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
     commit = commit_of(hard_state, counted, counted, asks=(ask_of("004-e", hard_state),))
     machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
     assert voted(machine, commit)
+
+
+@pytest.mark.parametrize("proposed", [False, True])
+def test_the_requests_in_a_commit_are_verified_only_once_the_commit_is_proven(
+    proposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone can sign requests to join with keys of its own, and each costs a verification."""
+    machine, verified = four(), list[str]()
+    hard_state, newcomers = machine.hard_state, [f"{index:03d}-n{index}" for index in range(4, 104)]
+    asks = tuple(ask_of(peer, hard_state) for peer in newcomers)
+    commit = commit_of(hard_state, [*FOUR, *newcomers], FOUR, view=int(proposed), asks=asks)
+    leader = hard_state.leader(1)
+    unjustified = Accepted(commit, (ChainLink(1, (), accept_of(leader, commit, 1)),))
+
+    def verify(signer: ToySigner, peer: str, statement: Statement, signature: bytes) -> bool:
+        verified.append(str(statement[0]))
+        return signature == toy_signature(peer, statement)
+
+    monkeypatch.setattr(ToySigner, "verify", verify)
+    message = Propose(unjustified) if proposed else decided_by(["004-n4"], commit)
+    (refused,) = machine.receive(leader if proposed else "004-n4", message)
+    assert isinstance(refused, Reject) and ("promises" if proposed else "accepts from 0 of 4 peers") in refused.reason
+    assert "ask" not in verified
+    machine.receive(FOUR[1], decided_by(FOUR[1:], replace(commit, view=0, demoted=())))
+    assert "ask" in verified, "once three of four have accepted it"
 
 
 def test_a_peer_outside_the_list_gets_no_vote_but_a_decided_commit_with_it_is_followed() -> None:

@@ -188,13 +188,17 @@ class PaxosInstance(RoundInstance):
         return f"proposes two commits in view {proposal.view}"
 
     def _proposal_error(self, proposal: Accepted) -> str:
-        """Return why no peer may accept a proposal, or "" if peers may. A known proposal is not checked again."""
+        """Return why no peer may accept a proposal, or "" if peers may. A known proposal is not checked again.
+
+        The justification is checked first, as in `Chain._learn`.
+        """
         reported = [promise.accepted for _, promise in self.soft_state.promises]
         if proposal in (self.hard_state.accepted, self.soft_state.proposal, *reported):
             return ""
-        return self._commit_error(proposal.commit) or justification_error(
+        unjustified = justification_error(
             self.hard_state.head, proposal, self.signer, resignations=self.hard_state.counted_resignations
         )
+        return unjustified or self._commit_error(proposal.commit)
 
     def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit although other peers may, or "" if it votes for it.
