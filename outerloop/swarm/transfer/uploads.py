@@ -105,6 +105,7 @@ class Uploads:
                 if (content := self._find(sha, offset)) is not None:
                     with self._busy.during():
                         await self._upload(memoryview(content)[offset:], stream, length=len(content), over=over)
+                    await stream.ended()  # this wait is not measured: a requester can leave its stream open
                     return
         await stream.send_object({})
         await stream.ended()
@@ -121,7 +122,6 @@ class Uploads:
                 raise BrokenStream("the turn of this upload is over, and another peer is waiting")
             await self._send(content[start : start + PIECE_BYTES], stream)
         await stream.write(END_MARK)
-        await stream.ended()
 
     async def _send(self, piece: memoryview, stream: Stream) -> None:
         await self._limiter.take(len(piece))

@@ -96,3 +96,18 @@ async def test_a_turn_is_not_cut_short() -> None:
     assert slots.turn_over("a", running)
     slots.release("b", waiting)
     assert not slots.turn_over("a", running), "no other peer is waiting any more"
+
+
+@virtual
+async def test_a_stream_that_stays_open_after_the_last_piece_is_no_transfer() -> None:
+    """Each round waits longer for its leader while transfers are under way (gather/round_timers.py)."""
+    network, content = MemoryNetwork(), some_bytes(1000)
+    (giver,) = await nodes(network, "g")
+    giver.store.put(content)
+    async with MemoryTransport(network, "m").open_stream("g", PROTOCOL) as stream:
+        await stream.send_object({"sha": sha_of(content), "offset": 0})
+        assert await stream.receive_object() == {"length": 1000}
+        async for _ in stream.pieces(1000):
+            pass
+        await asyncio.sleep(10)
+        assert giver.bulk.bytes_sent == 1000 and giver.bulk.moving_s == 0
