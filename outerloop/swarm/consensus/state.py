@@ -72,11 +72,12 @@ class HardState:
     def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
         """Return the initial state of a late joiner that downloads the run's state as of `head`.
 
-        Raises ValueError if the peer is already in the roster, because it may already have voted.
+        Raises ValueError if the peer is in the roster of that commit, because the others may count on its votes.
         """
         if peer in head.commit.roster:
             raise ValueError(
-                f"{peer} is in the roster but has no saved state: remove its identity file and join as a new peer"
+                f"{peer} is in the roster of commit {head.commit.number} but has no saved state: it can join after a"
+                " commit that drops it"
             )
         return HardState(run, peer, (head,))
 

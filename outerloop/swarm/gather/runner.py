@@ -10,7 +10,7 @@ The path of another peer's payload through the modules:
                            for the trainer
 
 The network side runs ahead of the trainer. It votes and follows the chain while the trainer computes or sleeps, and
-keeps every round until the trainer has taken it.
+keeps up to ROUNDS_BEHIND rounds until the trainer has taken them (committed_rounds.py).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from outerloop.swarm.storage import Disk
 from outerloop.swarm.timeouts import RESIGN_S, RESIGNED_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.signed_payload import strip_signatures
+from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
@@ -170,20 +171,24 @@ class GatherRunner:
     async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
         """Follow the chain from this commit on. The caller must download the state, then call `state_arrived`.
 
-        Raises UserError if this peer is in the commit's roster but has no record of its votes.
+        Raises ContentUnavailable if this peer is in the commit's roster but has no record of its votes, e.g. because
+        its last process ended before its first vote. It can join after a commit that drops it.
         """
+        joining = None if self.context.begun else self._joining(decided, run)
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)
         self.outcomes.skip_to(decided.commit.number)
         self.outcomes.received(decided.commit)
-        if self.context.begun:
+        if joining is None:
             self.context.act(lambda chain: chain.install_snapshot(decided))
-            return
+        else:
+            await self._begin_new(joining)
+
+    def _joining(self, decided: CommitCertificate, run: str) -> HardState:
         try:
-            hard_state = HardState.joining(run=run, peer=self.context.own, head=decided)
+            return HardState.joining(run=run, peer=self.context.own, head=decided)
         except ValueError as error:
-            raise UserError(str(error)) from error
-        await self._begin_new(hard_state)
+            raise ContentUnavailable(str(error)) from error
 
     def state_arrived(self) -> None:
         """Record that the trainer has the state, so that this peer may ask to join the roster."""

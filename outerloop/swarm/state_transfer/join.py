@@ -129,12 +129,19 @@ class StateTransfer:
 
         `peers` returns the names of the peers that may know the run; it is called before each attempt, to include
         newly known peers. The state has at most `at_most` bytes. Retries until it succeeds; the caller sets the time
-        limit.
+        limit. A peer without saved votes first waits until it is in the roster of no later round.
         """
         signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None
         while True:
             head = await self.chain.newest_commit(peers, signer)
+            if self._own in head.roster and self._rounds.last_commit is None:
+                self.chain.warn(
+                    "waiting: the other peers count this peer, but it has no saved votes, e.g. because its last process"
+                    " ended before the first one; it joins once a round has dropped it"
+                )
+                await asyncio.sleep(RETRY_S[1])
+                continue
             if number is None or number <= head.number:
                 number = head.number + 1 if number is None else next_common(head.number + 1)
             donors = [peer for peer in head.roster if peer != self._own]

@@ -31,7 +31,7 @@ from outerloop.swarm.timeouts import HISTORY_S
 from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, MemoryDisk, Node, Swarm
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.state_transfer_scene import donate, false_states, newcomer, taking
+from tests.support.swarm.state_transfer_scene import donate, false_states, newcomer, state_transfer_of, taking
 from tests.support.swarm.toy_signatures import ToySigner, decided_by
 from tests.support.swarm.virtual_clock import virtual
 
@@ -374,3 +374,26 @@ async def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_th
     await serve()
     await membership.form(timeout_s=5)
     assert "x" not in membership.known and "e" in membership.known
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+@virtual
+async def test_a_peer_whose_first_process_ended_before_its_first_vote_joins_once_it_is_dropped(
+    rounds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk is empty, and the roster of the run names it until the others have dropped it."""
+    swarm = await Swarm("abcd", absent_rounds=4).start()
+    await swarm["c"].kill()
+    swarm["c"].disk.clear()
+    await donate(swarm)
+    await swarm.until("abd", rounds)
+    names = [node.name for node in swarm.nodes.values()]
+    again = Node(swarm.network, "002-c", names, swarm["c"].rules, inner_s=10.0)
+    swarm.network.cut.discard("c")
+    await again.appear()
+    assert again.name in swarm["a"].rounds.roster
+    number, content = await taking(state_transfer_of(again), names)
+    assert content == b"state %d" % number
+    assert again.name not in again.rounds.roster and again.rounds.context.chain.votes is False
+    assert sum("has no saved votes" in line for line in caplog.messages) == 1
+    again.rounds.stop()
