@@ -12,6 +12,7 @@ receives the same bytes that were checked.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 
@@ -33,6 +34,7 @@ class RoundStore:
         for name in disk.names():
             self._find(name)
         self._newest: dict[Key, bytes] = {}
+        self._writing: dict[Key, asyncio.Task[None]] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._files
@@ -47,7 +49,18 @@ class RoundStore:
         return (number, peer) in [*intact, *self._damaged.values()]
 
     async def put(self, number: int, participant: Participant, content: bytes) -> None:
-        """Store the payload that `participant` describes, and return once it is synced to disk."""
+        """Store the payload that `participant` describes, and return once it is synced to disk.
+
+        A cancelled call stores the payload all the same: the thread that writes the file cannot be stopped, and a file
+        that is not in the index would never be removed.
+        """
+        key = number, participant
+        if key not in self._writing:
+            self._writing[key] = asyncio.create_task(self._write(number, participant, content))
+            self._writing[key].add_done_callback(lambda task: self._writing.pop(key))
+        await asyncio.shield(self._writing[key])
+
+    async def _write(self, number: int, participant: Participant, content: bytes) -> None:
         named = f"@{participant.state[0]}.{participant.state[1].hex()}" if participant.state else ""
         name = f"{number:012d}-{participant.digest.hex()}-{participant.peer}{named}.payload"
         await self._disk.write(name, content)

@@ -9,6 +9,8 @@ from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.signed_payload import strip_signatures
 from outerloop.swarm.validation import SIGNATURE_BYTES
+from tests.support.swarm.gather_scene import MemoryDisk
+from tests.support.swarm.virtual_clock import virtual
 
 
 def test_stored_payloads_are_found_again_after_a_crash(tmp_path: Path) -> None:
@@ -71,3 +73,36 @@ def test_the_landed_bytes_are_the_received_ones_or_a_copy(tmp_path: Path) -> Non
     file.write_bytes(bytes(len(content)))
     assert view == copied == b"payload" and type(copied) is bytes
     assert isinstance(view, memoryview) and view.readonly and view.obj is content
+
+
+class Threaded(MemoryDisk):
+    """Writes as in a thread: a write that is cancelled while it runs has written the file all the same."""
+
+    async def write(self, name: str, content: bytes) -> None:
+        self[name] = bytes(content)
+        await asyncio.sleep(1)
+
+
+@virtual
+async def test_a_payload_whose_download_is_dropped_while_it_is_written_is_removed_with_its_round() -> None:
+    disk = Threaded()
+    store, one = RoundStore(disk), Participant.of("a", b"content")
+    writing = asyncio.create_task(store.put(3, one, b"content"))
+    await asyncio.sleep(0.5)
+    writing.cancel()
+    await asyncio.sleep(1)
+    assert writing.cancelled() and (3, one) in store
+    store.forget_before(4)
+    assert not disk
+
+
+@virtual
+async def test_a_payload_that_is_being_written_is_not_written_a_second_time_meanwhile() -> None:
+    disk = Threaded()
+    store, one = RoundStore(disk), Participant.of("a", b"content")
+    first = asyncio.create_task(store.put(3, one, b"content"))
+    await asyncio.sleep(0.5)
+    first.cancel()
+    disk.write = None  # type: ignore[method-assign, assignment]
+    await store.put(3, one, b"content")
+    assert (3, one) in store
