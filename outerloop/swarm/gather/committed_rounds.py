@@ -1,12 +1,14 @@
 """Queue of committed rounds for the trainer: the decided commits, and every payload that they name.
 
 The consensus may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and the other
-peers can no longer request it.
+peers can no longer request it. If the trainer is more than ROUNDS_BEHIND rounds behind, e.g. because it hangs, the
+rounds are no longer kept for it, and it has to download the run's state instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
@@ -14,6 +16,12 @@ from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Buffer
 from outerloop.swarm.timeouts import RETRY_S
+
+logger = logging.getLogger(__name__)
+ROUNDS_BEHIND = 128
+"""Maximum number of decided rounds that are stored for the trainer: 16 times as many as every peer stores for others
+(ROUNDS_KEPT). A newcomer lands all rounds that are decided while it downloads the state. So a download that takes more
+rounds than this fails, however often it is tried."""
 
 
 class LogTruncated(Exception):
@@ -47,6 +55,12 @@ class CommittedRounds:
         self._commits[commit.number] = commit
         self._open = commit.number + 1
         self._downloads.drop_all_but(commit.number, commit.participants)
+        if self._error is None and len(self._commits) > ROUNDS_BEHIND:
+            logger.warning(
+                "the trainer has not landed the last %d rounds: it has to download the run's state", ROUNDS_BEHIND
+            )
+            self._error = LogTruncated()
+            self.forget()
         self._notify()
 
     def fail(self, error: Exception) -> None:
@@ -157,11 +171,14 @@ class CommittedRounds:
         self.forget()
 
     def forget(self) -> None:
-        """Remove rounds that the trainer has taken and that no other peer can request any longer."""
-        if self._landed is not None:
-            first = min(self._open - ROUNDS_KEPT, self._landed + 1)
-            self._store.forget_before(first)
-            self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
+        """Remove rounds that the trainer has taken, or will not take, and that no other peer can request any longer."""
+        first = self._open - ROUNDS_KEPT
+        if not self.needs_state:
+            if self._landed is None:
+                return
+            first = min(first, self._landed + 1)
+        self._store.forget_before(first)
+        self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
 
     def lacks(self, number: int) -> str:
         """Return one line with the payloads that a decided round still lacks, or "" if the round is not decided."""

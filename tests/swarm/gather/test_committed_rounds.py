@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
+from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
+from outerloop.swarm.gather.committed_rounds import ROUNDS_BEHIND, CommittedRounds, LogTruncated
 from outerloop.swarm.gather.round_store import RoundStore
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.virtual_clock import virtual
@@ -80,3 +80,29 @@ async def test_a_wait_for_a_round_that_is_skipped_ends() -> None:
     for skipped in (decided, open_round):
         with pytest.raises(LogTruncated):
             await skipped
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed some rounds", "hangs since the restart"])
+@virtual
+async def test_a_trainer_that_hangs_fills_no_disk(landed: bool) -> None:
+    """It has to download the state instead, and only what other peers may ask for stays on the disk."""
+    store, outcomes, head = begun()
+    if landed:
+        outcomes.skip_to(-1)
+    payload = Participant.of("001-b", b"001-b")
+
+    async def decide(number: int) -> None:
+        await store.put(number, payload, b"001-b")
+        outcomes.add(Commit(number, head, 0, (payload,), ROSTER))
+        outcomes.begin_round(number + 1)
+
+    for number in range(ROUNDS_BEHIND):
+        await decide(number)
+    assert outcomes.decided(0) and len(store.since(0)) == ROUNDS_BEHIND == 128
+    for number in range(ROUNDS_BEHIND, ROUNDS_BEHIND + 3):
+        await decide(number)
+        with pytest.raises(LogTruncated):
+            outcomes.decided(0)
+        assert outcomes.needs_state and len(store.since(0)) == ROUNDS_KEPT
+    outcomes.skip_to(ROUNDS_BEHIND)
+    assert outcomes.decided(ROUNDS_BEHIND + 2), "it lands the rounds after the state"
