@@ -175,10 +175,11 @@ class FinalGather(RpcService):
             collection.left_by(remote)
         elif collection is not None:
             asked = members_in(request.get("missing", []))
-            collection.asked_by(remote, asyncio.get_running_loop().time())
-            if remote in collection.others and "share" in request:
-                collection.apply_report(remote, request)
-                self._fetch_wanted(collection)
+            if remote in collection.others:
+                collection.asked_by(remote, asyncio.get_running_loop().time())
+                if "share" in request:
+                    collection.apply_report(remote, request)
+                    self._fetch_wanted(collection)
             report = collection.to_map(asked)
         await stream.send_object(report)
         await stream.ended()

@@ -9,7 +9,7 @@ import pytest
 
 from outerloop.types import Contribution
 from tests.support.swarm.final_gather_scene import gather, who
-from tests.support.swarm.memory_network import MemoryNetwork
+from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 
@@ -81,3 +81,21 @@ async def test_streams_that_break_are_tried_again() -> None:
     members = await gather(MemoryNetwork(seed=2, delay_s=(0.01, 0.1), break_chance=0.05), 5)
     met = await asyncio.gather(*(one.meet(after_s=5.0 * index) for index, one in enumerate(members)))
     assert list(map(who, met)) == [[0, 1, 2, 3, 4]] * 5
+
+
+@virtual
+async def test_a_late_joiner_that_keeps_asking_keeps_nobody_from_leaving() -> None:
+    """It has no share in this gather, so no member waits until it has fetched one."""
+    network = MemoryNetwork()
+    members = await gather(network, 3)
+    met = [asyncio.create_task(one.assembly.run(1, one.blob)) for one in members[:2]]
+    network.kill("p2")
+    assert [who(await one) for one in met] == [[0, 1]] * 2
+    late = MemoryTransport(network, "late")
+    members[0].members.names["late"] = "003-late"
+    async with late.open_stream("p0", "outerloop/1/r/assembly") as stream:
+        await stream.send_object({"number": 1, "missing": []})
+        assert (await stream.receive_object())["settled"] is True
+    before_s = now_s()
+    await members[0].assembly.linger()
+    assert now_s() == before_s
