@@ -142,10 +142,18 @@ class ListedRoster(RpcService):
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Store a peer's own record from `entries`, if it is valid and expires later than the stored one."""
+        """Store a peer's own record from `entries`, if it is valid and expires later than the stored one.
+
+        Log a record that has already expired. It is of no use, and no honest peer whose clock is right sends one.
+        """
         record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
-        if record is not None and (held is None or record.expiration_time > held.expiration_time):
+        if record is None:
+            return
+        if (expired_s := time.time() - record.expiration_time) >= 0:
+            reason = f"its own record expired {expired_s:.0f} s ago: its clock or the clock of this machine is wrong"
+            self._transport.trust.refusals.note("records", peer, reason)
+        elif held is None or record.expiration_time > held.expiration_time:
             self._held[peer] = record
 
     def _valid(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:

@@ -216,3 +216,17 @@ def test_in_an_open_run_nobody_writes_into_it() -> None:
         assert [owner for owner, _, _ in await stranger.directory.read_through(id_of(A))] == [id_of(A)]
 
     play(scene)
+
+
+def test_a_record_that_has_expired_is_logged_and_not_stored(caplog: pytest.LogCaptureFixture) -> None:
+    """The clock of its peer is a minute behind: that peer would otherwise be missing without a word."""
+
+    async def scene(network: MemoryNetwork) -> None:
+        first, behind = Peer(network, A), Peer(network, B)
+        await first.roster.publish()
+        await serve(behind, {"records": [entry(signed(B, life_s=-10), id_of(B))]})
+        assert await first.names() == ["001"] and first.transport.trust.refusals.of_kind["records"] == 1
+        [line] = [line for line in caplog.messages if "expired" in line]
+        assert id_of(B) in line and "clock" in line
+
+    play(scene)
