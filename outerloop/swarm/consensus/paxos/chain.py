@@ -10,12 +10,13 @@ If roster peers lie, in any way, while the honest roster peers that are up form 
                     without its request or more peers than the rule allows, and cannot drop a peer whose payloads reach
                     an honest leader in time (roster_change.py).
     commits         No commit is applied that a majority of its roster has not signed, however many peers lie.
-    forks           A fork requires two majorities, and every peer that belongs to both must lie. For an even n, at
-                    least two peers belong to both, so one liar of four peers cannot cause a fork. For an odd n, it may
-                    be a single peer: that liar can show one commit to some peers and another commit to the rest, as
-                    long as the two groups exchange no messages. Both groups then follow signed commits. The two
-                    decided commits of the round contain two contradictory statements of one peer (justification.py),
-                    which identify the liar to all peers.
+    forks           A fork requires two majorities, and every peer that belongs to both must lie. Let m be the number of
+                    roster peers that have not resigned. For an even m, at least two peers belong to both majorities, so
+                    one liar of four peers cannot cause a fork. For an odd m, it may be a single peer, e.g. in a roster
+                    of four after an honest peer has resigned: that liar can show one commit to some peers and another
+                    commit to the rest, as long as the two groups exchange no messages. Both groups then follow signed
+                    commits. The two decided commits of the round contain two contradictory statements of one peer
+                    (justification.py), which identify the liar to all peers.
     not covered     The leader of a view chooses which payloads count, and may leave some out.
 """
 

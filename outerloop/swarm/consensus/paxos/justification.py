@@ -11,8 +11,8 @@ its peer had accepted.
 
 If the promises report two commits in the latest view, the leader of that view has proposed both. In that case its
 promise does not count, the other promises must be a majority without it, and the commit that most of them report is
-chosen. So one liar of four peers cannot cause a fork: two of the three other peers have accepted the decided commit,
-and both report it.
+chosen. So one liar of four peers, none of which has resigned, cannot cause a fork: two of the three other peers have
+accepted the decided commit, and both report it.
 
 Accountability. Two decided commits X and Y of one round identify a peer that lied, regardless of how many peers lied.
 Let a majority accept X in view v and Y in view w. If v = w, a peer is in both majorities and has accepted two commits
