@@ -8,6 +8,7 @@ Metered        counts bytes and transfer time
 SharedDecode   peers of one process, or the ranks of an island, share the decoded messages of a round
 RejectsPeers   excludes peers whose messages are unusable
 Publishes      shows what each peer has contributed to those who observe the run
+RosterNews     reports which peers join and leave the run
 Counted        reports additional counters, such as the number of rejections
 """
 
@@ -272,6 +273,20 @@ def report_contributors(exchange: Exchange, round: Round, contributors: Sequence
 def public_names(exchange: Exchange) -> Mapping[str, str]:
     """Return peer id -> public name; empty if the peers of the exchange have no names."""
     return exchange.public_names() if isinstance(exchange, Publishes) else {}
+
+
+@runtime_checkable
+class RosterNews(Protocol):
+    """An exchange that reports which peers join and leave the run."""
+
+    def roster_news(self) -> Sequence[str]:
+        """Return one line for each peer that has joined or left since the last call, or several in one line."""
+        ...
+
+
+def roster_news(exchange: Exchange) -> Sequence[str]:
+    """Return one line for each peer that has joined or left since the last call; empty if the exchange has none."""
+    return exchange.roster_news() if isinstance(exchange, RosterNews) else ()
 
 
 @runtime_checkable

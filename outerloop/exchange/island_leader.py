@@ -20,6 +20,7 @@ from outerloop.exchange_protocols import (
     replicated,
     report_contributors,
     report_refused,
+    roster_news,
     shares_rank,
 )
 from outerloop.protocols import Exchange
@@ -127,6 +128,10 @@ class LeaderExchange:
     def public_names(self) -> Mapping[str, str]:
         """Return the public names that the leader's exchange knows; empty in the other processes."""
         return public_names(self.exchange) if self.exchange else {}
+
+    def roster_news(self) -> Sequence[str]:
+        """Return the leader's new lines about peers that joined or left; empty in the other processes."""
+        return roster_news(self.exchange) if self.exchange else ()
 
     def close(self) -> None:
         """Close the leader's exchange."""

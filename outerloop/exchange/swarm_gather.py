@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any
 
 from outerloop.exchange.gather_options import GatherOptions
+from outerloop.exchange.roster_news import RosterNews
 from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_services import SwarmServices
 from outerloop.exchange.swarm_state import SwarmState
@@ -76,6 +77,12 @@ class SwarmGather(SwarmExchange):
         )
         self._rounds, self._meetings = self._services.rounds, self._services.meetings
         self.state_transfer, self._auditor = self._services.state_transfer, self._services.auditor
+        self._news = RosterNews(
+            own=self.peer,
+            fragments=self._fragments,
+            allow=self.node.trust.allow,
+            contributors=self._services.contributors,
+        )
         self._state = SwarmState(
             node=self.node,
             transfer=self.state_transfer,
@@ -177,6 +184,9 @@ class SwarmGather(SwarmExchange):
     def public_names(self) -> dict[str, str]:
         return self._services.contributors.names.texts()
 
+    def roster_news(self) -> list[str]:
+        return self._news.take()
+
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each peer whose payload was unusable (swarm/gather/payload_requests.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
@@ -244,6 +254,8 @@ class SwarmGather(SwarmExchange):
             hard_state := self._rounds.hard_state_file.read(run=members.session)
         ):
             self._rounds.resume(hard_state)
+        if log := self._rounds.log:
+            self._news.follow(log)
         self.first_commit = self._rounds.commit_before(place)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
@@ -261,6 +273,7 @@ class SwarmGather(SwarmExchange):
         if not self._rounds.decided(place):
             await self._rounds.offer(place, blob)
         contents = await self._rounds.outcome(place)
+        self._news.follow(self._rounds.log)
         if self._auditor:
             contents = self._auditor.landing(place, contents)
         return [Contribution(name, round, content) for name, content in contents]

@@ -17,7 +17,7 @@ from outerloop.core.initial_state import begin_alike, meet
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
-from outerloop.exchange_protocols import landed_commit, late_joiner, public_names
+from outerloop.exchange_protocols import landed_commit, late_joiner, public_names, roster_news
 from outerloop.inner.data.corpus import notes_of
 from outerloop.inner.events import Event, round_fields, status_lines
 from outerloop.inner.global_evaluation import GlobalEvaluation
@@ -111,6 +111,7 @@ class Worker:
             for landed in report.rounds:
                 self.after_round(landed, newest=landed is report.rounds[-1])
             self.emit_downloaded_state(report.rounds)
+            self.emit_roster_news()
             self.save_when_due()
         self.finish()
         self.evaluate_downloaded_model(first_step)
@@ -283,6 +284,11 @@ class Worker:
         if self.outer.ledger and self.settings.index == 0:
             rows = contributors(self.outer.ledger.contributors(), public_names(self.exchange))
             self.emit("contributors", contributors=to_maps(rows))
+
+    def emit_roster_news(self) -> None:
+        """Emit a status line for each peer that has joined or left the run, from worker 0 of each machine only."""
+        for line in roster_news(self.exchange):
+            self.emit_once(line)
 
     def emit_step(self, report: StepReport) -> None:
         """Emit a step event every `log_every` inner steps."""

@@ -190,3 +190,15 @@ def test_a_worker_that_differs_from_the_others_is_saved_before_it_stops():
         assert events == ["saved"]
 
     toy.run_workers(1, work)
+
+
+@pytest.mark.parametrize(("index", "said"), [(0, ["joined: …A, round 2"]), (1, [])])
+def test_worker_0_of_a_machine_says_who_joins(index, said):
+    def work(exchange):
+        exchange.roster_news = lambda: ["joined: …A, round 2"]
+        worker = worker_of(exchange, events := [])
+        worker.settings = replace(PLAN, index=index)
+        worker.emit_roster_news()
+        return [event["text"] for event in events]
+
+    assert outcomes(work) == [said, said]

@@ -153,6 +153,12 @@ class ContributorService(RpcService):
         self._recent.append(Totals(number, contributors, {}))
         self._packed = b""
 
+    async def learn_present(self) -> list[tuple[str, bytes]]:
+        """Learn the names of the peers that are present now, and return their ids and signed public names."""
+        present = list(await self._present())
+        self._learn(present)
+        return present
+
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         if "of" in request:
             found = next((one.digest for one in self._recent if one.round == request["of"]), None)
@@ -171,8 +177,7 @@ class ContributorService(RpcService):
     async def _keep_names(self) -> None:
         """Learn names from the roster, and once from another peer; store those of all contributors. Does not return."""
         while True:
-            present = list(await self._present())
-            self._learn(present)
+            present = await self.learn_present()
             contributors = {one.peer for one in self._recent[-1].contributors} if self._recent else set()
             others = [peer for peer, _ in present if peer != self._transport.peer_id]
             if contributors and others and not self._asked:

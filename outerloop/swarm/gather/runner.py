@@ -134,6 +134,11 @@ class GatherRunner:
         """The newest commit that this peer knows, or None before the rounds begin."""
         return self.context.chain.hard_state.head if self.context.begun else None
 
+    @property
+    def log(self) -> tuple[CommitCertificate, ...]:
+        """The last commits that this peer knows, oldest first; empty before the rounds begin."""
+        return self.context.chain.hard_state.log if self.context.begun else ()
+
     def head_of(self, number: int) -> bytes | None:
         """Return the digest of a commit that the trainer has landed.
 
