@@ -79,7 +79,7 @@ def test_an_invited_peer_counts_after_a_restart_too_and_not_when_expelled(make: 
     asyncio.run(Folder(folder_of(paths[0])).write(f"{REMOVAL}1", msgpack.packb(removal.to_list())))
     allows = [peer.node.trust.allow for peer in peers]
     assert eventually(lambda: all(ids[2] not in allow for allow in allows), limit_s=60)
-    with pytest.raises(UserError, match=r"this peer was removed from the run with outerloop expel: to take part again"):
+    with pytest.raises(UserError, match=r"this peer was removed from the run with outerloop expel: ask the organizer"):
         peers[2].start(b"x", Round(1)).wait(60)
     peers[2].abort()
     assert round_of(peers[:2], 1) == [peer.peer for peer in peers[:2]]

@@ -40,7 +40,10 @@ NEW = "ask the operator who sent it for a new one (outerloop invite)"
 REFUSALS = {
     "run": "is for another run than that of this peer: use the address that came with the invite",
     "issuer": f"was not issued by a listed peer of this run: {NEW}",
-    "removed": "is of a machine that was removed from the run: ask the operator of a listed peer",
+    "removed": (
+        "is of a machine that was removed from the run: ask the organizer, who can readmit it with outerloop expelled"
+        " RUN_DIR --lift NAME"
+    ),
     "used": f"was already used by another machine: {NEW}",
     "withdrawn": f"was withdrawn: {NEW}",
     "expired": f"has expired: {NEW}",

@@ -37,6 +37,11 @@ NAMES = 1024
 """Maximum number of (kind, sender) pairs that are remembered."""
 
 
+def how_to_return(peer_id: str) -> str:
+    """Return what an excluded peer must do to take part again."""
+    return f"ask the organizer of the run, who can readmit it with outerloop expelled RUN_DIR --lift {peer_id}"
+
+
 class RejectionLog:
     """Counts this peer's refusals by kind since its start, and logs them at a limited rate."""
 
@@ -90,6 +95,8 @@ CORPUS = "corpus"
 INVITES = "invites"
 """Name of the service that accepts invites (invite_service.py). In a run with an allow-list, it is the only service
 that answers any peer outside the list; it checks what these peers send."""
+EXCLUSIONS = {"expelled": "was expelled from the run", "removed": "was removed from the run with outerloop expel"}
+"""Word with which a peer refuses an excluded peer -> the reason, to be shown after the excluded peer's name."""
 MAX_VISITORS = 16
 """Maximum number of peers that may read the settings of a run with an allow-list because they showed a valid token."""
 
@@ -176,12 +183,16 @@ class AllowList:
         """
         self._invited, self._known, self._removed, self._too_late = last, known, removed, too_late
 
+    def exclusion(self, peer_id: str) -> str:
+        """Return the key of EXCLUSIONS that applies to `peer_id`, or "" if it is neither expelled nor removed."""
+        if peer_id in self._expelled:
+            return "expelled"
+        return "removed" if peer_id in self._removed else ""
+
     def why_not(self, peer_id: str) -> str:
         """Return the reason for refusing `peer_id`, or "" if it may take part."""
-        if peer_id in self._expelled:
-            return "was expelled from the run"
-        if peer_id in self._removed:
-            return "was removed from the run with outerloop expel"
+        if excluded := self.exclusion(peer_id):
+            return EXCLUSIONS[excluded]
         if not self._peers or peer_id in self.configured:
             return ""
         if peer_id in self._invited:

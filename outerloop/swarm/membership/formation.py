@@ -176,8 +176,8 @@ class Formation(RpcService):
             async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"name": self._own.name})
                 answer = await receive_pages(stream)
-        except TurnedAway:
-            poll.turned_away_by.add(other.name)
+        except TurnedAway as refusal:
+            poll.turned_away_by[other.name] = refusal.why
             return
         except (BrokenStream, TimeoutError, Unreachable):
             return

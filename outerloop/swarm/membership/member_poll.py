@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from outerloop.swarm.membership.member_list import Members
 from outerloop.swarm.membership.roster import Record, id_of
+from outerloop.swarm.p2p.greeting import why_rejected
 
 
 @dataclass
@@ -18,7 +19,7 @@ class MemberPoll:
     members          this peer's member list: the first `peers` peers that joined, except `limited`, sorted by name
     silent           names of the other members that have not reported the same list
     limited          ids of the peers whose rounds may be over; they cannot be members
-    turned_away_by   names of the peers that reject this peer
+    turned_away_by   name of each peer that rejects this peer -> TurnedAway.why
     formed_lists     peer name -> the member list that it reports, for each peer that has formed
     late             peer name -> the late joiners (id -> name) that it reports, for each peer that has formed
     """
@@ -30,7 +31,7 @@ class MemberPoll:
     members: Members
     silent: set[str]
     limited: frozenset[str] = frozenset()
-    turned_away_by: set[str] = field(default_factory=set)
+    turned_away_by: dict[str, str] = field(default_factory=dict)
     formed_lists: dict[str, Members] = field(default_factory=dict)
     late: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -110,7 +111,7 @@ class MemberPoll:
             return f"{present}, {self.peers - count} missing; start them with {join}, or set exchange.peers={count}"
         if count > self.peers:
             return f"{present}, too many; a run's number of peers is fixed. Set exchange.peers={count}"
-        silent = ", ".join(sorted(self.silent - self.turned_away_by))
+        silent = ", ".join(sorted(self.silent - self.turned_away_by.keys()))
         if not silent:
             return present
         return (
@@ -119,13 +120,12 @@ class MemberPoll:
         )
 
     def describe_rejection(self) -> str:
-        """Return a message that names the peers that reject this peer, and the option to set on them, or ""."""
+        """Return a message that names the peers that reject this peer, and states why and what to do, or ""."""
         if not self.turned_away_by:
             return ""
-        return (
-            f"{', '.join(sorted(self.turned_away_by))} of run {self.run} reject this peer: on these peers, "
-            f"set exchange.allow=[...,{self.own.peer_id}]"
-        )
+        [(why, _)] = Counter(self.turned_away_by.values()).most_common(1)
+        names = ", ".join(sorted(self.turned_away_by))
+        return f"{names} of run {self.run} reject this peer, {why_rejected(why, self.own.peer_id)}"
 
     def _describe_started(self) -> str:
         reporters = _list([record for record in self.records if record.name in self.formed_lists])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from outerloop.swarm.access.access_control import how_to_return
 from outerloop.swarm.access.hard_state_file import fit_to_vote
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.access.public_names import PublicName, normalized
@@ -155,7 +156,16 @@ class PeerSession:
         return AccessUpdates(self.node, Folder(folder), run=run, invites=invites, on_removed=self._stop)
 
     def _stop(self, why: str) -> None:
-        self.incarnations.stop(_no_longer_admitted(why))
+        self.incarnations.stop(self._no_longer_admitted(why))
+
+    def _no_longer_admitted(self, why: str) -> UserError:
+        own = self.node.peer_id
+        if self.node.trust.allow.exclusion(own):
+            return UserError(f"this peer {why}: {how_to_return(own)}")
+        return UserError(
+            f"this peer {why}: to take part again, ask the operator of a listed peer to admit it, and then run"
+            " outerloop join ADDRESS --invite TOKEN on this machine again"
+        )
 
     async def while_admitted(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` and return its result.
@@ -165,7 +175,7 @@ class PeerSession:
         """
         if why := self.node.trust.allow.why_not(self.node.peer_id):
             work.close()
-            raise _no_longer_admitted(why)
+            raise self._no_longer_admitted(why)
         return await self.incarnations.unless_stopped(work)
 
     async def appear(self) -> None:
@@ -212,10 +222,3 @@ class PeerSession:
             self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:
             self.node.close()
-
-
-def _no_longer_admitted(why: str) -> UserError:
-    return UserError(
-        f"this peer {why}: to take part again, ask the operator of a listed peer to admit it, and then run outerloop"
-        " join ADDRESS --invite TOKEN on this machine again"
-    )

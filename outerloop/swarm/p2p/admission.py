@@ -192,7 +192,7 @@ class Admission:
         else:
             self._turning_away += 1
             try:
-                await stream.turn_away()
+                await stream.turn_away(self._trust.allow.exclusion(remote))
             finally:
                 self._turning_away -= 1
 

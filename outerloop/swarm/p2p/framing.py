@@ -19,6 +19,7 @@ from typing import Any
 
 import msgpack
 
+from outerloop.swarm.access.access_control import EXCLUSIONS
 from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
 PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s, versus 188-208 MB/s for 1 to 4 MiB
@@ -26,6 +27,7 @@ CONTROL_BYTES = 64 * 1024
 SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write: three writes would be three packets
 END_MARK = b"end\n"
 TURNED_AWAY = {"turned_away": True}
+"""A refusal. If the refused peer was excluded from the run, it also contains "why", a key of EXCLUSIONS."""
 
 
 class BrokenStream(Exception):
@@ -37,7 +39,14 @@ class Unreadable(BrokenStream):
 
 
 class TurnedAway(BrokenStream):
-    """The remote peer refuses this peer: this peer is not on the remote peer's allow-list, or is not a member yet."""
+    """The remote peer refuses this peer: this peer is not on the remote peer's allow-list, or is not a member yet.
+
+    `why`: the key of EXCLUSIONS if the remote peer states that this peer was excluded from the run, else "".
+    """
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__("it refuses requests from this peer")
+        self.why = why
 
 
 def _ignore(count: int) -> None:
@@ -121,14 +130,17 @@ class Stream:
             raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
             raise Unreadable(f"a control message must be a map, not {type(value).__name__}")
-        if value == TURNED_AWAY:
-            raise TurnedAway("it refuses requests from this peer")
+        if value.items() >= TURNED_AWAY.items():
+            raise TurnedAway(next((word for word in EXCLUSIONS if word == value.get("why")), ""))
         return value
 
-    async def turn_away(self) -> None:
-        """Send the remote peer an explicit refusal; otherwise it would assume a network fault."""
+    async def turn_away(self, why: str = "") -> None:
+        """Send the remote peer an explicit refusal; otherwise it would assume a network fault.
+
+        `why`: the key of EXCLUSIONS if the remote peer was excluded from the run.
+        """
         async with limit(TURN_AWAY_S):
-            await self.send_object(TURNED_AWAY)
+            await self.send_object(TURNED_AWAY | ({"why": why} if why else {}))
             await self.ended()
 
     async def hold(self, seconds: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 from hivemind.dht.protocol import MAX_DHT_TIME_DISCREPANCY_SECONDS
 
+from outerloop.swarm.access.access_control import EXCLUSIONS, how_to_return
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.p2p.probe import clock_of
 from outerloop.swarm.p2p.transport import Transport, Unreachable
@@ -24,7 +25,14 @@ Answer = float | Exception
 
 
 class NotAllowed(UserError):
-    """An initial peer has an allow-list, and this peer is not on it."""
+    """An initial peer has an allow-list, and this peer is not on it, or was excluded."""
+
+
+def why_rejected(why: str, own: str) -> str:
+    """Return why other peers reject this peer, and what to do. `why`: TurnedAway.why. `own`: this peer's id."""
+    if why:
+        return f"which {EXCLUSIONS[why]}: {how_to_return(own)}"
+    return f"which is not in their exchange.allow: add {own} to that list on all machines, or ask for an invite"
 
 
 async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -> bool:
@@ -39,7 +47,7 @@ async def greet(transport: Transport, peers: Collection[str], *, strict: bool) -
     ahead_s = {peer: answer for peer, answer in answers.items() if isinstance(answer, float)}
     for peer, answer in answers.items():
         if isinstance(answer, TurnedAway) and not ahead_s:
-            raise NotAllowed(f"{peer} rejects this peer: on that peer, set exchange.allow=[...,{transport.peer_id}]")
+            raise NotAllowed(f"{peer} rejects this peer, {why_rejected(answer.why, transport.peer_id)}")
     far = {peer: ahead for peer, ahead in ahead_s.items() if abs(ahead) > MAX_DHT_TIME_DISCREPANCY_SECONDS}
     if far and len(far) == len(ahead_s):
         peer, ahead = next(iter(far.items()))

@@ -19,8 +19,10 @@ async def seen(peer_id: str) -> str:
     return ""
 
 
-async def serving(network: MemoryNetwork, name: str, *, allow: tuple[str, ...] = ()) -> None:
-    await Probes(MemoryTransport(network, name, allow=allow), seen=seen).serve()
+async def serving(network: MemoryNetwork, name: str, *, allow: tuple[str, ...] = ()) -> MemoryTransport:
+    transport = MemoryTransport(network, name, allow=allow)
+    await Probes(transport, seen=seen).serve()
+    return transport
 
 
 @virtual
@@ -35,8 +37,22 @@ async def test_one_peer_that_admits_this_one_is_enough() -> None:
 async def test_a_refusal_names_the_setting_that_lacks_this_peer() -> None:
     network = MemoryNetwork()
     await serving(network, "closed", allow=("closed", "other"))
-    with pytest.raises(NotAllowed, match=r"closed rejects this peer: on that peer, set exchange.allow=\[...,a\]"):
+    with pytest.raises(NotAllowed, match=r"closed rejects this peer, which is not in their exchange.allow: add a to "):
         await greet(MemoryTransport(network, "a"), ["gone", "closed"], strict=True)
+
+
+@virtual
+async def test_a_peer_that_was_removed_learns_how_it_can_return() -> None:
+    network = MemoryNetwork()
+    closed = await serving(network, "closed", allow=("closed", "a", "b"))
+    closed.trust.allow.invite({}, known=frozenset(), removed=frozenset("a"))
+    closed.trust.allow.expel("b")
+    with pytest.raises(
+        NotAllowed, match=r"closed .* was removed from .*, who can .* outerloop expelled RUN_DIR --lift a$"
+    ):
+        await greet(MemoryTransport(network, "a"), ["closed"], strict=True)
+    with pytest.raises(NotAllowed, match=r"closed .* was expelled from the run: .* --lift b$"):
+        await greet(MemoryTransport(network, "b"), ["closed"], strict=True)
 
 
 @virtual
