@@ -22,8 +22,9 @@ from outerloop.types import UserError
 
 @dataclass(frozen=True)
 class ListedWorker:
-    """A worker of this machine that is on the allow-list: its key, and its folder of invited peers."""
+    """A worker of this machine that is on the allow-list: its index, its key, and its folder of invited peers."""
 
+    index: int
     signatures: Signatures
     access: Folder
 
@@ -55,9 +56,13 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
         raise UserError(f"{command}: no run found in {run_dir}: pass the run_dir of a run that was started") from error
     allow = config.get("exchange", {}).get("allow")
     if not allow:
-        raise UserError(f"{command}: the run in {run_dir} has no allow-list (exchange.allow): anyone may join it")
+        raise UserError(
+            f"{command}: the run in {run_dir} has no allow-list (exchange.allow), so any machine may join it, even with"
+            f" a new key: to choose machines, start a new run with init_from={run_dir} exchange.allow=[IDS]"
+            " exchange.invites=true; in an open run, scores.payloads=2 exclude_accused=true leaves out harmful payloads"
+        )
     keys = sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}"))
-    workers = [ListedWorker(Signatures.of(key), Folder(folder_of(key))) for key in keys]
+    workers = [ListedWorker(int(key.parent.name), Signatures.of(key), Folder(folder_of(key))) for key in keys]
     listed = [worker for worker in workers if worker.signatures.peer_id in allow]
     if not listed:
         raise UserError(

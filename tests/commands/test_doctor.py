@@ -40,7 +40,9 @@ def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
 def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     [first], [again] = identity_findings(folder, 2), identity_findings(folder, 2)
-    assert first == again and first.advice.count("12D3KooW") == 2 and "exchange.allow=[" in first.advice
+    assert first == again and first.advice.count("12D3KooW") == 2 and "add 12D3KooW" in first.advice
+    assert first.result.endswith("has 2 peer ids, one for each worker")
+    assert next(identity_findings(folder, 1)).result.endswith("has 1 peer id")
     config = load([f"run_dir={folder}"])
     run = open_run(config)
     run.close()

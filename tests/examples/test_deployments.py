@@ -29,7 +29,7 @@ from pathlib import Path
 name, log = Path(sys.argv[0]).name, Path(os.environ["CALLS"])
 log.open("a").write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 if name == "outerloop" and sys.argv[1] == "doctor":
-    print("✓ identity  run_dir=x has 1 peer ids: set exchange.allow=[...,{IDS[0]}]")
+    print("✓ identity  run_dir=x has 1 peer id: if the run has an allow-list, add {IDS[0]} to exchange.allow")
 if name == "timeout":
     sys.exit(not any(host in sys.argv[-1] for host in os.environ.get("ANSWERING", "nowhere").split()))
 if name == "srun":

@@ -91,5 +91,6 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
 def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
     """Yield a finding that lists the workers' peer ids. Creates missing keys. Raises UserError if a key is invalid."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
-    advice = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
-    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, one for each worker", advice)
+    advice = f"if the run has an allow-list, add {','.join(ids)} to exchange.allow on all machines"
+    count = "1 peer id" if workers == 1 else f"{workers} peer ids, one for each worker"
+    yield Finding("identity", True, f"run_dir={run_dir} has {count}", advice)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.commands.arguments import Parser
+from outerloop.commands.doctor.network import local_ip
 from outerloop.commands.invite.issued_tokens import IssuedToken, add_token, minute, token_lines, unused
 from outerloop.commands.invite.withdrawal import withdraw
 from outerloop.commands.join_line import address_hint, join_command
@@ -39,6 +40,8 @@ person can be withdrawn on the machine that printed it, until a machine has used
 token. A machine that uses the token later, at a peer that has not heard of the withdrawal yet, is stopped as soon as
 that peer hears of it."""
 
+ANY_ADDRESS = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
+"""Host that stands for all addresses of this machine -> a documentation address, to find the one of the network."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MAX_EXPIRES_S = 90 * UNITS["d"]
 """Longest time for which a token can be valid."""
@@ -92,8 +95,8 @@ def main(arguments: Sequence[str]) -> int:
     if reason := parse(describe(run.config).encode()).reason:
         raise UserError(f"invite: no machine can join this run with outerloop join, because {reason}: edit the lists")
     token = issue(run, name=options.name, expires_s=expires_s, rounds=options.rounds)
-    print(f"a token for one machine to join run {run.run}, to be used before {minute(expires_s)}:\n\n{token}\n")
-    print("\n".join(how_to_join(addresses(run.workers[0]), token)))
+    print(f"a token for one machine to join run {run.run}, to be used before {minute(expires_s)}")
+    print("\n".join(how_to_join(addresses(run.workers[0]) or configured_addresses(run), token)))
     return 0
 
 
@@ -101,7 +104,7 @@ def how_to_join(known: Sequence[str], token: str) -> list[str]:
     """Return what to do on the invited machine, ending with the line to type. `known`: addresses of a listed worker."""
     if not known:
         return [
-            "on that machine, with the address of a listed peer, which it prints when the run starts, for ADDRESS:",
+            "on that machine, with the address that this machine prints when the run starts here, for ADDRESS:",
             f"\nouterloop join ADDRESS --invite {token}",
         ]
     hint = address_hint(known, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")
@@ -145,6 +148,19 @@ def line(admission: Admission, removal: Removal | None) -> str:
 def addresses(worker: ListedWorker) -> list[str]:
     """Return the addresses at which a worker listened when it last ran; none if it has never run."""
     return bytes(worker.access.read(ADDRESS)).decode().splitlines() if ADDRESS in worker.access.names() else []
+
+
+def configured_addresses(run: ListedRun) -> list[str]:
+    """Return the addresses at which the first listed worker will listen; none if the port is chosen at its start."""
+    options, worker = run.config.exchange, run.workers[0]
+    peer = f"/p2p/{worker.signatures.peer_id}"
+    if announced := options.get("announce"):
+        return [f"{address}{peer}" for address in announced]
+    if not options.get("port"):
+        return []
+    host = str(options.get("host") or "127.0.0.1")
+    ip = local_ip(ANY_ADDRESS[host]) if host in ANY_ADDRESS else host
+    return [f"/ip{6 if ':' in ip else 4}/{ip}/tcp/{options.port + worker.index}{peer}"] if ip else []
 
 
 def seconds(text: str) -> int:

@@ -39,7 +39,10 @@ NAMES = 1024
 
 def how_to_return(peer_id: str) -> str:
     """Return what an excluded peer must do to take part again."""
-    return f"ask the organizer of the run, who can readmit it with outerloop expelled RUN_DIR --lift {peer_id}"
+    return (
+        f"ask the organizer of the run, who can readmit it with outerloop expelled RUN_DIR --lift {peer_id}, and then"
+        " run the line again with which it joined"
+    )
 
 
 class RejectionLog:
