@@ -40,14 +40,14 @@ def counted_at_the_end(*rows: ContributorRow) -> dict[str, Any]:
     return {"event": "contributors", "worker": 0, "step": 12, "contributors": to_maps(rows)}
 
 
-def swarm_page(contributions: Contributions | None, *names: str) -> Page:
+def swarm_page(contributions: Contributions | None, *names: str, settings: dict[str, Any] | None = None) -> Page:
     """A swarm with one peer for each public name: the first is Ada's peer, the second Bob's."""
     seen = []
     for peer, name in zip((ADA.peer, BOB.peer), names, strict=False):
         statement = PublicName(name, 7, b"s" * 64).to_bytes() if name else b""
         record = Record(f"000-{peer}", ["/ip4/192.0.2.1/tcp/4"], "f", 1.0, Status(round=3, peers=2, loss=2.0))
         seen.append((replace(record, public_name=statement), 1.0))
-    state = SwarmState("mine", {})
+    state = SwarmState("mine", settings or {})
     state.add(100.0, seen, {}, contributions)
     state.add(102.0, seen, {})
     return state.page()
@@ -115,6 +115,13 @@ def test_a_swarm_lists_all_contributors_those_that_have_left_included():
     assert page["counted"] is not None and (page["counted"]["round"], page["counted"]["equal"]) == (3, 1)
     assert page["counted"]["text"] == "rounds 1 to 3; 1 of 2 other peers state the same counts"
     jsonschema.validate(page, json_schema())
+
+
+@pytest.mark.parametrize(("settings", "tokens"), [({"inner.seq_len": 128}, 12_800), ({}, None)])
+def test_the_tokens_of_a_swarm_are_those_of_the_counted_samples(settings: dict[str, Any], tokens: int | None):
+    page = swarm_page(Contributions(3, [ADA, BOB, OTHERS]), "Ada", settings=settings)
+    assert page["run"]["tokens"] == tokens
+    assert swarm_page(None, "Ada", settings=settings)["run"]["tokens"] is None
 
 
 def test_a_swarm_that_does_not_count_lists_no_contributors():

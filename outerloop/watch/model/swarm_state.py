@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from outerloop.report.contributors import total_of
 from outerloop.watch.model.contributors import listed, stated_by_a_peer
 from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
@@ -246,11 +247,17 @@ class SwarmState:
         known["alive"] = sum(peer.answers for peer in self.here)
         known["round"], known["rounds"] = self.newest, rounds
         known["step"], known["steps"] = self.step(self.newest) or 0, self.step(rounds) if rounds else None
+        known["tokens"] = self.tokens()
         known["tokens_per_s"] = shown(sum(finite(status.tokens_per_s) or 0.0 for status in statuses))
         known["eta_s"] = shown(seconds_left(list(self.landings)[-WINDOW - 1 :], rounds))
         known["loss"] = shown(sum(losses) / len(losses)) if losses else None
         known["bytes_sent"] = self.bytes_sent
         return known
+
+    def tokens(self) -> int | None:
+        """Return the tokens of all samples that rounds have counted, or None if these or their length are not known."""
+        seq_len = count(setting(self.settings, "inner.seq_len"))
+        return total_of(self.contributions.rows) * seq_len if self.contributions and seq_len else None
 
     def strip(self) -> Strip:
         """Return how many peers report the newest round, and which do not. Records do not contain stages of a round."""
