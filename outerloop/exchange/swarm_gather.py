@@ -230,9 +230,10 @@ class SwarmGather(SwarmExchange):
         return self._rounds.lacks_quorum()
 
     def counters(self) -> dict[str, float]:
-        """Return the number of rejections of each kind (swarm/access/access_control.py), and of verdicts of audits."""
+        """Return the rejections of each kind (access_control.py), the verdicts of audits, and the state bytes sent."""
         audits = {name: float(count) for name, count in self._auditor.counters.items()} if self._auditor else {}
-        return self.node.trust.refusals.counters() | audits
+        sent = {"state_bytes_sent": float(self.state_transfer.uploads.bytes_sent)}
+        return self.node.trust.refusals.counters() | audits | sent
 
     def linger(self) -> None:
         """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""

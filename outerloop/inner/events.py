@@ -65,5 +65,5 @@ def round_fields(
         "slow_hash": f"{report.slow_hash:016x}",
         "bytes_sent": counters["bytes_sent"],
         **({"credited_rounds": credited.rounds, "credited_samples": credited.samples} if credited else {}),
-        **{name: counters[name] for name in ("refused_messages",) if name in counters},
+        **{name: counters[name] for name in ("refused_messages", "state_bytes_sent") if name in counters},
     }

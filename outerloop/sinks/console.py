@@ -27,6 +27,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
+        self.state["state_bytes_sent"] = 0
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
         self.shown, self.shown_s = (0, -1), -EVERY_S
@@ -77,9 +78,10 @@ class Terminal:
             parts.append(f"{speed:,.0f} tokens/s")
         peers, expected = self.state["peers"], self.state["expected"]
         peers_text = f"{peers} of {expected}" if peers < expected else f"{peers}"
-        return "  ".join(
-            [*parts, f"sent {format_bytes(self.state['bytes_sent'])}", f"{peers_text} peer{'s' * (peers_text != '1')}"]
-        )
+        sent, of_state = f"sent {format_bytes(self.state['bytes_sent'])}", self.state["state_bytes_sent"]
+        if of_state:
+            sent += f" ({format_bytes(of_state)} of it the state, to newcomers)"
+        return "  ".join([*parts, sent, f"{peers_text} peer{'s' * (peers_text != '1')}"])
 
     def tokens_per_s(self) -> float:
         """Return the total tokens per second of all local workers, averaged over the current session."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -207,7 +208,8 @@ def test_the_run_is_shown_in_about_ten_lines(manifest: RunManifest) -> None:
     lines = summary(Offer(hostile, ID, []), config, 530_000, data="data=stdlib")
     assert 8 <= len(lines) <= 12
     text = "\n".join(lines)
-    assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text and "bits per parameter" in text
+    assert "summer: 0 peers" in lines[0] and "530,000 parameters" in text
+    assert re.search(r"^payload +about [\d.]+ KB, 0\.\d+ bits per parameter and round$", text, re.MULTILINE)
     assert "1 worker on cpu, inner steps in float32, results in runs/join-summer" in text
     assert "…vnc6iDEp" in text and "\x1b" not in text and "results in runs/join-summer" in text
 

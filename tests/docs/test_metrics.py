@@ -53,6 +53,6 @@ def test_columns_that_depend_on_the_exchange_are_those_of_the_code():
     optional = {name for event in ("round", "done") for name, always in documented(event).items() if not always}
     counted = Path(sys.modules[SwarmGossip.__module__].__file__).read_text()
     counts = {*GOSSIP_COUNTS, *CREDITED, *auditor.COUNTS}
-    assert optional == {"partners", "commit", "refused_messages", "idle_s", *counts}
+    assert optional == {"partners", "commit", "refused_messages", "state_bytes_sent", "idle_s", *counts}
     counted += Path(auditor.__file__).read_text()
     assert all(f'"{name}"' in text + counted for name in optional)

@@ -221,6 +221,18 @@ def test_a_round_after_every_inner_step_is_not_a_line_after_every_inner_step(tmp
     ]
 
 
+def test_a_line_states_how_many_of_the_bytes_are_the_state_of_the_run(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal()
+    terminal.start(run_info(tmp_path, console=Console(file=out, width=200)))
+    row = {"event": "round", "worker": 0, "step": 1, "fragment": 0, "failed": "", "peers": 2}
+    terminal.write(row | {"wall_s": 0.0, "round": 1, "bytes_sent": 18_900, "state_bytes_sent": 0.0})
+    terminal.write(row | {"wall_s": 2.0, "round": 2, "bytes_sent": 1_937_800, "state_bytes_sent": 1_900_000.0})
+    first, second = out.getvalue().splitlines()
+    assert "sent 18.9 KB  2 peers" in first
+    assert "sent 1.9 MB (1.9 MB of it the state, to newcomers)  2 peers" in second
+
+
 @pytest.mark.parametrize("line", ["join /ip6/2a01:4f8:a:b::2/tcp/4242", "results in runs/x[a]", "[bold]:x: 3.5[/]"])
 def test_a_line_is_printed_as_it_is(line):
     out = io.StringIO()

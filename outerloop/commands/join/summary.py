@@ -46,7 +46,7 @@ def rows(offer: Offer, config: DictConfig, params: int, data: str) -> Iterator[t
     yield "training", training(config)
     yield "batch", f"{inner.batch * inner.accumulate} sequences of {inner.seq_len} tokens, learning rate {inner.lr:g}"
     bits = 8 * method.payload_bytes * method.fragments / params
-    yield "payload", f"{format_bytes(method.payload_bytes)}, {bits:.3g} bits per parameter and round"
+    yield "payload", f"about {format_bytes(method.payload_bytes)}, {bits:.2g} bits per parameter and round"
     yield "data", data
     yield "other values", changed(offer)
     yield "signed by", author(offer, initial_peers(config)[0])
