@@ -45,7 +45,7 @@ def check_listen_address(host: str, port: int) -> None:
 
 def add_public_name(parser: Parser) -> None:
     """Add the option --public-name."""
-    what = "name of this machine that others see next to its peer id; the same as exchange.public_name"
+    what = "name that others see next to the peer id, until a start without it; the same as exchange.public_name"
     parser.add_argument("--public-name", default="", metavar="TEXT", help=what)
 
 
