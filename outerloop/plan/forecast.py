@@ -2,7 +2,7 @@
 
     failures   a round has an absent peer with probability  q = 1 − exp(− λ P · duration of 2 rounds)
                round = calm + q (with one absent − calm + leader timeout / P)
-               of P peers, P / (1 + λ · downtime) are present
+               of P peers, P / (1 + λ · downtime) are present; with two, all rounds wait until both are
     tokens     wall clock = tokens / (peers present · tokens per step · steps per second)
 
 P is the number of peers, λ the failure rate of one peer per second, and downtime the seconds for which a failed peer is
@@ -37,7 +37,7 @@ class Forecast:
     """The forecast for one method in one fleet.
 
     rate: the result of the simulation, including failures. Its rounds exchange one fragment each.
-    present: mean fraction of peers that are present.
+    present: mean fraction of peers that are present during rounds.
     overrides: configuration overrides that are needed where the default time limits are too short.
     """
 
@@ -48,19 +48,27 @@ class Forecast:
     overrides: list[str]
 
     @property
+    def rounds(self) -> float:
+        """Return the number of simulated rounds in which a peer takes `sync_every` inner steps.
+
+        This is the number of fragments, and more if peers are late for rounds.
+        """
+        return self.method.sync_every / self.rate.steps
+
+    @property
     def round_s(self) -> float:
-        """Return the duration in seconds of `sync_every` inner steps with one exchange of every fragment."""
-        return self.rate.round_s * self.method.fragments
+        """Return the duration in seconds of `sync_every` inner steps with all their exchanges."""
+        return self.rate.round_s * self.rounds
 
     @property
     def exposed_s(self) -> float:
         """Return the part of `round_s` during which exchanges, launches and landings block the inner steps."""
-        return self.rate.exposed_s * self.method.fragments
+        return self.rate.exposed_s * self.rounds
 
     @property
     def waiting_s(self) -> float:
         """Return the part of `round_s` in which a peer waits for slower or absent peers, or for a partner."""
-        return self.rate.waiting_s * self.method.fragments
+        return self.rate.waiting_s * self.rounds
 
     @property
     def utilization(self) -> float:
@@ -87,7 +95,13 @@ def forecast(fleet: Fleet, method: Method) -> Forecast:
         without_failures = gather.simulate(fleet, method, grace_s=GRACE_S + spread_s)
     per_s, down_s = fleet.failures_per_hour / 3600, RESTART_S + method.state_bytes / fleet.links.down
     rate = with_failures(fleet, method, without_failures, grace_s=GRACE_S + spread_s, per_s=per_s, down_s=down_s)
-    return Forecast(fleet, method, rate, 1 / (1 + per_s * down_s), list(needed_overrides(fleet, method, spread_s)))
+    present = 1.0 if waits_for_both(fleet, method) else 1 / (1 + per_s * down_s)
+    return Forecast(fleet, method, rate, present, list(needed_overrides(fleet, method, spread_s)))
+
+
+def waits_for_both(fleet: Fleet, method: Method) -> bool:
+    """Return whether rounds wait for a failed peer: a gather of two peers has no majority without it."""
+    return fleet.peers == 2 and method.exchange == "gather"
 
 
 def with_failures(
@@ -99,16 +113,15 @@ def with_failures(
         without_failures: the result of the simulation without failures.
         grace_s: length of the grace period in seconds.
         per_s: failure rate of one peer, per second.
-        down_s: seconds for which a failed peer is absent. With two peers no majority is left, so the run waits until
-            the failed peer is back.
+        down_s: seconds for which a failed peer is absent.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return without_failures
     longer_s, rounds = down_s, 1
-    if fleet.peers > 2:
+    if not waits_for_both(fleet, method):
         rounds = ABSENT_ROUNDS
         absent = gather.simulate(fleet, method, grace_s=grace_s, absent=1)
-        longer_s = min(down_s, max(0.0, absent.round_s - without_failures.round_s) + LEAD_S / fleet.peers)
+        longer_s = min(down_s, max(0.0, absent.stall_s - without_failures.stall_s) + LEAD_S / fleet.peers)
     share = 1 - math.exp(-per_s * fleet.peers * rounds * without_failures.round_s)
     return replace(
         without_failures,

@@ -13,9 +13,11 @@ of it that overlaps inner steps, exposed the part that blocks them, compute the 
 the number of exchanged bits. Arrays with the suffix _P have one entry per peer.
 
 A late peer does not delay the other peers. A peer that launches after the decision lands the round that it missed, and
-immediately contributes its progress to the next round. With up to 9 peers, requests do not queue at the owners of
-payloads, and every transfer is simulated. With more peers, every link is modeled as a queue of payloads, in the order
-in which they become ready. All links are identical and have the same queue, so 10,000 peers are simulated quickly.
+immediately contributes its progress to the next round. It takes neither the τ steps between launch and landing of the
+round that it missed, nor the interval − τ steps before the launch of the next. With up to 9 peers, requests do not
+queue at the owners of payloads, and every transfer is simulated. With more peers, every link is modeled as a queue of
+payloads, in the order in which they become ready. All links are identical and have the same queue, so 10,000 peers are
+simulated quickly.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
     rng = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
-    start_s = counted = 0.0
+    start_s = counted = steps = 0.0
     for number in range(WARM_UP + ROUNDS):
         step_P = fleet.step_s * lognormal_factors(rng, fleet.spread, present)
+        before_launch = float(1 - behind_P.mean()) * (method.interval - method.delay)
         launch_P = np.where(behind_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * step_P)
         decided_s, late_P = decide(launch_P, fleet, method, grace_s=grace_s)
         behind_P = launch_P > decided_s
@@ -47,18 +50,24 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
         landed_P = np.where(behind_P, launch_P, landing_P)
         start_s = float(landed_P.mean()) if number == WARM_UP - 1 else start_s
         counted += float(1 - late_P.mean()) * (number >= WARM_UP)
+        steps += (before_launch + float(1 - behind_P.mean()) * method.delay) * (number >= WARM_UP)
+    round_s = float(landed_P.mean() - start_s) / ROUNDS
     exchange_s = gather_s(fleet.links, method.payload_bytes, fleet.peers)
-    return split_stall(fleet, method, float(landed_P.mean() - start_s) / ROUNDS, exchange_s, met=counted / ROUNDS)
+    return split_stall(fleet, method, round_s, exchange_s, steps=steps / ROUNDS, met=counted / ROUNDS)
 
 
-def split_stall(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
+def split_stall(
+    fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, steps: float, met: float
+) -> StepRate:
     """Split the time in which a round blocks the inner steps into exposed and waiting time.
 
-    Exposed time is what would remain if all peers were ready at the same time. Waiting time is the rest.
+    Exposed time is what would remain if all peers were ready at the same time. Waiting time is the rest. A simulated
+    round that is shorter than the mean duration of its `steps` inner steps, because fast paces were drawn, is
+    lengthened to this duration.
     """
-    stall_s = max(0.0, round_s - method.interval * fleet.step_s)
+    stall_s = max(0.0, round_s - steps * fleet.step_s)
     exposed = min(stall_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
-    return StepRate(round_s, exposed, stall_s - exposed, met)
+    return StepRate(max(round_s, steps * fleet.step_s), steps, exposed, stall_s - exposed, met)
 
 
 def lognormal_factors(rng: np.random.Generator, spread: float, count: int) -> np.ndarray:

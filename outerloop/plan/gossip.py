@@ -86,7 +86,7 @@ class GossipSimulation:
         spans = [(state.landings_s[-1] - state.landings_s[WARM_UP - 1]) for state in self.peers]
         round_s = fmean(spans) / (self.rounds - WARM_UP)
         met = self.paired / max(1, self.paired + self.solo)
-        return split_stall(self.fleet, self.method, round_s, self.pair_s, met=met)
+        return split_stall(self.fleet, self.method, round_s, self.pair_s, steps=self.method.interval, met=met)
 
     def schedule(self, at_s: float, kind: str, peer: int) -> None:
         """Schedule an event of a peer's current round. The event is ignored if this round has ended by that time."""

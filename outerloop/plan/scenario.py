@@ -72,12 +72,19 @@ class StepRate:
     A round lasts from one launch to the next.
 
     round_s: the duration of the inner steps plus `waiting_s` and `exposed_s`.
+    steps: inner steps that a peer takes per round. Fewer than `Method.interval` if peers are late for rounds.
     exposed_s: time during which the exchange, the launch and the landing block the inner loop.
     waiting_s: time during which the inner loop waits for slower or absent peers.
     met: fraction of rounds in which a peer takes part in an exchange.
     """
 
     round_s: float
+    steps: float
     exposed_s: float
     waiting_s: float
     met: float
+
+    @property
+    def stall_s(self) -> float:
+        """Return the time per round in which the inner loop is blocked."""
+        return self.exposed_s + self.waiting_s

@@ -1,5 +1,6 @@
 """The network model's simulations: what must hold at any size, peers that are late or gone, pairs."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from outerloop.plan import gather, gossip
 from outerloop.plan.forecast import GRACE_S, LEAD_S, RESTART_S, forecast
 from outerloop.plan.gather import decide, queued_arrivals
-from outerloop.plan.links import CONCURRENT_TRANSFERS, DECIDE_S, gather_messages, gather_s, pair_s
+from outerloop.plan.links import CONCURRENT_TRANSFERS, DECIDE_S, Links, gather_messages, gather_s, pair_s
 from outerloop.plan.transfers import GatherSimulation, fair_rates
 from tests.support.toy_plan import EVEN, MB, fleet, method
 
@@ -98,6 +99,47 @@ def test_an_absent_peer_costs_the_grace():
     assert absent.round_s - calm.round_s == pytest.approx(GRACE_S - 2)  # and one payload of 2 s does not come
 
 
+def test_a_peer_that_misses_a_round_skips_its_steps(monkeypatch):
+    """One of 3 peers takes 1.5 s per step: every other round closes without it, 3 s after the others' payloads.
+
+    Two rounds take 30 + 2 + 3 and 30 + 2 s, and the two decisions. The slow peer launches its first after 45 s, when it
+    is decided, and its second at once: it takes the steps of one of them only.
+    """
+    monkeypatch.setattr(gather, "lognormal_factors", lambda draw, spread, count: np.array([1.0, 1.0, 1.5]))
+    seen = forecast(fleet(3), method(size=MB))
+    assert seen.rate.round_s == pytest.approx(30 + 2 + GRACE_S / 2 + DECIDE_S)
+    assert seen.rate.steps == pytest.approx((30 + 30 + 30 / 2) / 3)
+    assert seen.rate.met == pytest.approx(5 / 6)
+    assert seen.round_s == pytest.approx(seen.rate.round_s * 30 / 25)
+    assert seen.utilization == pytest.approx(25 / seen.rate.round_s)
+    assert seen.tokens_per_s(100.0) == pytest.approx(3 * 100 * 25 / seen.rate.round_s)
+
+
+@pytest.mark.parametrize(
+    ("peers", "sync_every", "delay", "spread"),
+    [(1, 15, 0, 0.05), (9, 30, 29, 0.05), (9, 30, 29, 0.3), (9, 100, 99, 0.05), (16, 1000, 500, 0.05)],
+)
+def test_no_peer_computes_more_than_all_the_time(peers, sync_every, delay, spread):
+    """Ten thousand inner steps of 1 s on each peer take at least ten thousand seconds, however fast the links are."""
+    many = method(sync_every=sync_every, delay=delay)
+    for rate in (MB, 10 * MB, 100 * MB, 1000 * MB):
+        seen = forecast(fleet(peers, Links(rate, rate, 0.05), spread=spread), many)
+        assert seen.utilization <= 1 + 1e-9
+        assert 10_000 * peers / seen.tokens_per_s(1.0) >= 10_000 * (1 - 1e-9)
+        assert seen.round_s == pytest.approx(sync_every + seen.exposed_s + seen.waiting_s)
+
+
+@pytest.mark.parametrize(("peers", "sync_every", "delay"), [(9, 30, 29), (16, 15, 0), (64, 30, 1), (16, 1000, 500)])
+def test_faster_links_lose_no_tokens(peers, sync_every, delay):
+    """Up to the random paces of the simulation, which move the rounds that close without a slow peer."""
+    rates = [
+        forecast(fleet(peers, Links(rate, rate, 0.05), spread=0.05), method(sync_every=sync_every, delay=delay))
+        for rate in (0.01 * MB, 0.1 * MB, MB, 10 * MB, 100 * MB)
+    ]
+    tokens = [seen.tokens_per_s(1.0) for seen in rates]
+    assert all(faster >= 0.995 * slower for slower, faster in itertools.pairwise(tokens))
+
+
 def test_failures_cost_rounds_and_peers():
     often = fleet(4, failures_per_hour=0.1)
     seen, calm = forecast(often, method(state_bytes=40 * MB)), forecast(fleet(4), method())
@@ -110,6 +152,7 @@ def test_failures_cost_rounds_and_peers():
 def test_a_pair_without_a_majority_waits_for_the_other():
     seen, calm = forecast(fleet(2, failures_per_hour=1.0), method()), forecast(fleet(2), method())
     assert seen.round_s == pytest.approx(calm.round_s + RESTART_S * (1 - math.exp(-2 * calm.round_s / 3600)))
+    assert seen.present == 1  # the wait is part of the round, and is not subtracted from the tokens a second time
 
 
 def test_uneven_paces_cost_waiting():
