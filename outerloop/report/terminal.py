@@ -1,4 +1,6 @@
-"""Print the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
+"""Print the tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split into
+parts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from outerloop.report.table import Table, results, unfinished
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
-"""Minimum width of a text column, in characters. If less space is left, the table is split."""
+"""Width of a longer first column, in characters, to which it may shrink before the table is split."""
 
 
 PIPE_WIDTH = 180
@@ -37,23 +39,32 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:
-    """Yield the table, split into two if it does not fit into `width` characters.
+    """Yield the table, split into parts if it does not fit into `width` characters.
 
-    The second part repeats the first column. A table with more than one text column is never split.
+    Every part repeats the first column. A table with more than one text column is never split.
     """
-    if table.words > 1 or table_width(table) <= width:
+    if table.words > 1:
         yield to_rich_table(table)
         return
-    half = len(table.columns) // 2 + 1
-    yield to_rich_table(select_columns(table, range(half), table.title))
-    yield to_rich_table(select_columns(table, [0, *range(half, len(table.columns))], ""))
+    for number, columns in enumerate(parts(table, width)):
+        yield to_rich_table(select_columns(table, [0, *columns], "" if number else table.title))
 
 
-def table_width(table: Table) -> int:
-    """Return the minimum width of a table in characters."""
-    columns = zip(table.columns, *table.rows, strict=True)
-    numbers = [max(map(len, column)) + 3 for i, column in enumerate(columns) if i >= table.words]
-    return table.words * LABEL_WIDTH + sum(numbers)
+def parts(table: Table, width: int) -> list[list[int]]:
+    """Return the indices of the number columns in each part of a table: as many as fit into `width`, at least one.
+
+    Each column takes 3 characters more than its widest cell, except for the last one, which takes 2 more.
+    """
+    label, *numbers = (max(map(len, column)) + 3 for column in zip(table.columns, *table.rows, strict=True))
+    left = room = width + 1 - min(label, LABEL_WIDTH + 3)
+    found: list[list[int]] = [[]]
+    for index, needed in enumerate(numbers, 1):
+        if needed > left and found[-1]:
+            found.append([])
+            left = room
+        found[-1].append(index)
+        left -= needed
+    return found
 
 
 def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
