@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from outerloop.report import setting_diff
@@ -45,9 +45,13 @@ class Group:
         return [run for run in self.runs if run.results is None]
 
     def stat(self, name: str) -> Stat:
-        """Return the mean and standard deviation of one field of summary.json over the finished runs."""
+        """Return the mean and standard deviation of one field of summary.json over the finished runs.
+
+        There is no standard deviation if a value is infinite or NaN.
+        """
         values = [float(run.results[name]) for run in self.runs if run.results is not None]
-        return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        mean = sum(values) / len(values)
+        return Stat(mean, stdev(values) if len(values) > 1 and math.isfinite(mean) else None, len(values))
 
     @property
     def loss(self) -> float:
@@ -117,12 +121,14 @@ class Comparison:
         return min(comparable, key=sort_key, default=None)
 
     def gap_percent(self, group: Group) -> float | None:
-        """Return the percentage by which this group's mean final loss exceeds its baseline's.
+        """Return the percentage of its baseline's absolute loss by which this group's mean final loss exceeds it.
 
-        Return None if the group has no baseline, or is its own baseline.
+        Return None if the group has no baseline or is its own baseline, or if the baseline's loss is 0 or not finite.
         """
         base = self.find_baseline(group)
-        return None if base is None or base is group else 100 * (group.loss / base.loss - 1)
+        if base is None or base is group or not base.loss or not math.isfinite(base.loss):
+            return None
+        return 100 * (group.loss - base.loss) / abs(base.loss)
 
     @property
     def front(self) -> list[Group]:

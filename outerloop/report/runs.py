@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ FIELDS = {
 """Event -> numeric fields that a row of this event must contain."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
 """Fields of summary.json that the report averages over seeds."""
+DELAY = "schedule.delay"
 DIED = "died.json"
 """File that a sweep job writes when its training fails: {"why": one line, "settings": its configuration}."""
 SWEEP = "multirun.yaml"
@@ -140,7 +142,7 @@ def read(path: Path) -> Run:
         settings=settings,
         results=results if finished else None,
         validations=[row for row in rows if row["event"] == "validation"],
-        step_rates=worker_step_rates(rows, delay_steps=int(settings.get("schedule.delay") or 0)),
+        step_rates=worker_step_rates(rows, delay_steps=settings[DELAY] if has_numbers(settings, [DELAY]) else 0),
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
@@ -240,5 +242,10 @@ def parse_row(line: str) -> Row | None:
 
 
 def has_numbers(row: Any, names: Sequence[str]) -> bool:
-    """Return whether `row` is a dictionary with a numeric value for each of `names`."""
-    return isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in names)
+    """Return whether `row` is a dictionary with a number that a float can represent for each of `names`."""
+    return isinstance(row, dict) and all(is_number(row.get(name)) for name in names)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a float or an integer in the range of floats."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)

@@ -38,7 +38,7 @@ class WorkerStepRate:
     step_s: float
     landed_steps: list[int]
     sent_bytes: list[float]
-    delay_steps: int
+    delay_steps: float
 
     def bytes_at(self, steps: Sequence[int]) -> list[float]:
         """Return the total number of bytes sent up to each of these inner steps."""
@@ -58,13 +58,13 @@ def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[f
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 
 
-def worker_step_rates(rows: list[Row], *, delay_steps: int) -> list[WorkerStepRate]:
+def worker_step_rates(rows: list[Row], *, delay_steps: float) -> list[WorkerStepRate]:
     """Return one `WorkerStepRate` for each worker that landed a round, ordered by worker."""
     workers = sorted({row["worker"] for row in rows if row["event"] == "round"})
     return [step_rate([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
 
 
-def step_rate(rows: list[Row], *, delay_steps: int) -> WorkerStepRate:
+def step_rate(rows: list[Row], *, delay_steps: float) -> WorkerStepRate:
     """Return the `WorkerStepRate` of one worker, computed from its own rows."""
     rounds = [row for row in rows if row["event"] == "round"]
     payload_bytes = sum(row["payload_bytes"] for row in rounds)

@@ -17,7 +17,9 @@ LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean and sample standard deviation of a quantity over `n` runs, in its own unit. `std` is None for one run."""
+    """Mean and sample standard deviation of a quantity over `n` runs, in its own unit. `std` is None for one run,
+    or if a value is not finite.
+    """
 
     mean: float
     std: float | None

@@ -89,6 +89,29 @@ def test_settings_that_may_change_on_resume_do_not_split_groups():
     assert len(free) > 50
 
 
+@pytest.mark.parametrize(("base", "loss", "percent"), [(-2.0, -1.9, 5.0), (-2.0, -2.1, -5.0), (0.0, 1.0, None)])
+def test_a_gap_has_the_sign_of_the_difference(tmp_path, base, loss, percent):
+    """.1 more than -2 is 5 % more; there is no percentage of 0."""
+    make_run(tmp_path / "ddp", [5, base], recipe="ddp")
+    make_run(tmp_path / "a", [5, loss])
+    comparison = compare(tmp_path)
+    assert comparison.gap_percent(group(comparison, "diloco")) == (percent and pytest.approx(percent))
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_a_group_with_a_loss_that_is_not_finite_has_no_deviation(tmp_path, loss):
+    make_run(tmp_path / "a", [5, loss])
+    make_run(tmp_path / "b", [5, 2.0], seed=1)
+    stat = compare(tmp_path).groups[0].stat("val_loss")
+    assert not math.isfinite(stat.mean) and stat.std is None and stat.n == 2
+
+
+@pytest.mark.parametrize("delay", ["soon", "[1]", "1" + 400 * "0"], ids=["text", "list", "huge"])
+def test_a_delay_that_is_no_number_counts_as_none(tmp_path, delay):
+    run = runs.read(make_run(tmp_path / "run", [5, 3], extra=f"  delay: {delay}\n"))
+    assert run.seconds(1e6) == runs.read(make_run(tmp_path / "other", [5, 3])).seconds(1e6)
+
+
 def test_another_baseline_and_none(tmp_path):
     make_run(tmp_path / "a", [5, 2])
     make_run(tmp_path / "b", [5, 3], recipe="noloco")
@@ -202,10 +225,11 @@ def test_an_error_before_a_resumed_session_is_not_the_reason(tmp_path):
 def test_damaged_lines_are_skipped_and_counted(tmp_path):
     folder = make_run(tmp_path / "run", [5, 3, 2])
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('[1]\n{"event": "validation", "step": 12, "round": 3, "wall_s": 1}\n\xff\n{"event": "rou')
+        file.write('[1]\n{"event": "validation", "step": 12, "round": 3, "wall_s": 1}\n\xff\n{"event": "rou\n')
+        file.write(json.dumps({"event": "step", "worker": 0, "step": 12, "loss": 10**400, "wall_s": 1.0}))
     comparison = compare(tmp_path)
     assert comparison.runs[0].steps == [0, 4, 8]
-    assert "4 damaged line(s) skipped" in comparison.notes()[0]
+    assert "5 damaged line(s) skipped" in comparison.notes()[0]
 
 
 def test_without_settings_a_run_is_still_listed(tmp_path):
