@@ -37,12 +37,16 @@ class TensorBoard:
             self.write(row)
 
     def write(self, row: Row) -> None:
-        """Write the chart values or the text sample of one row."""
+        """Write the chart values or the text sample of one row.
+
+        The token and byte counts of an evaluation are not written, because its step may be lower than the last one.
+        """
         if row["event"] == "sample":
             self.writer.add_text("val/sample", row["text"], row["step"], self.start_s + row["wall_s"])
         values = self.charts.values(row)
+        axes = (STEP, TOKENS, BYTES) if row["event"] == "validation" else (STEP,)
         for name, value in values.items():
-            if name != STEP:
+            if name not in axes:
                 self.add_scalar(name, value, values[STEP], row)
         for axis in (TOKENS, BYTES) if "val/loss" in values else ():
             self.add_scalar(f"val/loss_by_{axis}", values["val/loss"], values[axis], row)

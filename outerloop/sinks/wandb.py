@@ -22,6 +22,8 @@ from outerloop.types import UserError
 ALERT_EVERY_S = 3600
 """Minimum number of seconds between two alerts about failed rounds."""
 MODES = ("online", "offline", "disabled")
+MAX_TAG = 64
+"""Maximum length of a tag, in characters. wandb refuses a run with a longer or an empty one."""
 ARTIFACTS = {"loss.png": "figure", "hf": "model"}
 """Name of a file or folder in the run directory -> artifact type."""
 Value = TypeVar("Value")
@@ -69,7 +71,7 @@ class Wandb:
             name=self.name or unless_set("WANDB_NAME", run.name),
             group=self.group or unless_set("WANDB_RUN_GROUP", run.group),
             job_type=unless_set("WANDB_JOB_TYPE", run.settings["recipe"]),
-            tags=unless_set("WANDB_TAGS", list(run.tags)),
+            tags=unless_set("WANDB_TAGS", [tag[:MAX_TAG] for tag in run.tags if tag]),
             mode=mode,
             dir=unless_set("WANDB_DIR", str(run.path)),
             config=dict(run.settings),

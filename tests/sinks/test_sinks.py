@@ -127,6 +127,8 @@ def test_tensorboard_holds_every_value_against_steps_and_the_loss_against_bytes(
     assert tensorboard_points(tmp_path, "val/loss_by_bytes_sent") == [(0, 5.0), (7, 4.0), (14, 3.5)]
     assert tensorboard_points(tmp_path, "val/loss_by_tokens") == [(0, 5.0), (200, 4.0), (400, 3.5)]
     assert tensorboard_points(tmp_path, "train/loss") == [(5, 3.0), (19, 2.0)]
+    assert tensorboard_points(tmp_path, "tokens") == [(5, 100), (10, 100), (19, 380), (20, 380)], "of no evaluation"
+    assert tensorboard_points(tmp_path, "bytes_sent") == [(5, 0), (10, 7), (19, 7), (20, 14)]
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Tags()["tensors"] == ["val/sample/text_summary"]
 

@@ -78,6 +78,12 @@ def test_the_run_is_named_after_the_job_of_the_sweep(tmp_path, wandb):
     assert len(wandb.given["id"]) == 32 and (tmp_path / "wandb-id.txt").read_text() == wandb.given["id"]
 
 
+def test_tags_have_a_length_that_wandb_takes(tmp_path, wandb):
+    """wandb refuses a run with an empty tag, or with one of more than 64 characters."""
+    play(Wandb(), run_info(tmp_path, tags=("sparseloco", "", "x=" + 80 * "y")))
+    assert wandb.given["tags"] == ["sparseloco", "x=" + 62 * "y"]
+
+
 def test_the_environment_comes_before_the_run_and_an_option_before_both(tmp_path, wandb, monkeypatch):
     told = ["PROJECT", "RUN_GROUP", "NAME", "JOB_TYPE", "TAGS", "MODE", "DIR", "CONSOLE"]
     for name in told:
