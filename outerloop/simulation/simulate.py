@@ -121,7 +121,12 @@ def simulate(
             raise UserError(
                 f"{name} must be a function, but is of type {type(function).__name__}: see outerloop.simulate"
             )
-    task = Task(make_model, batches, loss, None if validation is None else list(validation), optimizer)
+    held_out = None if validation is None else list(validation)
+    if held_out == []:
+        raise UserError(
+            "validation= has no batches: pass at least one, or omit it to hold out the first batch of each worker"
+        )
+    task = Task(make_model, batches, loss, held_out, optimizer)
     own = {"recipe": recipe, "workers": workers, "seed": seed, "inner.device": device}
     typed = [
         *overrides,

@@ -181,6 +181,7 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
         ),
         ({"sync_every": 0}, r"schedule\.sync_every=0 must be at least 1"),
         ({"workers": 0}, "workers=0 must be greater than or equal to 1"),
+        ({"validation": []}, "validation= has no batches: pass at least one, or omit it"),
         ({"validation": [3], "sync_every": 3}, "a batch of type int has no tensor"),
     ],
 )
