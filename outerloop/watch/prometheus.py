@@ -77,23 +77,52 @@ class Sample:
     value: object
 
 
-def metrics_text(page: Page | None, *, is_up: bool) -> str:
-    """Return all metrics. Metrics whose value is not known are left out."""
+Family = tuple[Metric, list[Sample]]
+
+
+class Counters:
+    """The highest value that each counter of a run directory has had since this object was created.
+
+    metrics.jsonl loses its last rows when a run resumes or goes back to a checkpoint. Prometheus would take the lower
+    counts that follow for those of a new process, and add them to the earlier ones.
+    """
+
+    def __init__(self) -> None:
+        self.highest: dict[str, float] = {}
+
+    def kept(self, metric: Metric, samples: list[Sample]) -> list[Sample]:
+        """Return the samples of a metric; if it is a counter, with the highest value that each has had."""
+        name, kind, _ = metric
+        return [self.highest_of(name, sample) for sample in samples] if kind == "counter" else samples
+
+    def highest_of(self, name: str, sample: Sample) -> Sample:
+        """Return a sample with the highest value that it has had. A sample without a value is returned unchanged."""
+        if not isinstance(sample.value, (int, float)):
+            return sample
+        series = f"{name} {sorted(sample.labels.items())}"
+        self.highest[series] = max(sample.value, self.highest.get(series, sample.value))
+        return Sample(sample.labels, self.highest[series])
+
+
+def metrics_text(page: Page | None, *, is_up: bool, counters: Counters) -> str:
+    """Return all metrics. Metrics whose value is not known are left out. The counters of a run never decrease."""
     lines = list(family(WATCH_UP, [Sample({}, int(is_up and page is not None))]))
-    if page is not None:
-        lines += sweep_lines(page) if page["kind"] == "sweep" else run_lines(page)
+    if page is None:
+        return "\n".join(lines) + "\n"
+    for metric, samples in sweep_families(page) if page["kind"] == "sweep" else run_families(page):
+        lines += family(metric, counters.kept(metric, samples) if page["kind"] == "run" else samples)
     return "\n".join(lines) + "\n"
 
 
-def run_lines(page: Page) -> Iterator[str]:
-    """Yield the lines of a run or a swarm."""
+def run_families(page: Page) -> Iterator[Family]:
+    """Yield the metrics of a run or a swarm."""
     run, peers = page["run"], page["peers"]
     info = {"run": run["name"], "recipe": run["recipe"], "state": run["state"]}
-    yield from family(INFO, [Sample(info, 1)])
+    yield (INFO, [Sample(info, 1)])
     yield from families(HEADER, [({}, {**run, "payload_bytes": payload_bytes(page)})])
     yield from families(PEER, [({"peer": peer["name"]}, peer) for peer in peers])
-    yield from family(UP, [Sample({"peer": peer["name"]}, int(peer["state"] not in GONE)) for peer in peers])
-    yield from name_lines(page)
+    yield (UP, [Sample({"peer": peer["name"]}, int(peer["state"] not in GONE)) for peer in peers])
+    yield from name_families(page)
 
 
 def payload_bytes(page: Page) -> float | None:
@@ -102,30 +131,30 @@ def payload_bytes(page: Page) -> float | None:
     return bits * params / 8 if isinstance(bits, (int, float)) and isinstance(params, int) else None
 
 
-def name_lines(page: Page) -> Iterator[str]:
-    """Yield the lines about public names and about the first MAX_NAMES contributors."""
+def name_families(page: Page) -> Iterator[Family]:
+    """Yield the metrics about public names and about the first MAX_NAMES contributors."""
     named = [peer for peer in page["peers"] if peer["public_name"]][:MAX_NAMES]
     labels = [{"peer": peer["name"], "id": peer["id"], "name": peer["public_name"]} for peer in named]
-    yield from family(PEER_INFO, [Sample(names, 1) for names in labels])
+    yield (PEER_INFO, [Sample(names, 1) for names in labels])
     first = [({"peer": entry["peer"] or OTHERS}, entry) for entry in page["contributors"][:MAX_NAMES]]
     yield from families(CONTRIBUTOR, first)
-    yield from family(CONTRIBUTOR_INFO, [Sample({**label, "name": entry["name"]}, 1) for label, entry in first])
+    yield (CONTRIBUTOR_INFO, [Sample({**label, "name": entry["name"]}, 1) for label, entry in first])
 
 
-def sweep_lines(page: Page) -> Iterator[str]:
-    """Yield the lines of a sweep. Its metrics have the label `group`."""
+def sweep_families(page: Page) -> Iterator[Family]:
+    """Yield the metrics of a sweep. They have the label `group`."""
     points = page["sweep"]["pareto"] if page["sweep"] else []
-    yield from family(SWEEP_LOSS, [Sample({"group": point["label"]}, point["loss"]) for point in points])
-    yield from family(SWEEP_BYTES, [Sample({"group": point["label"]}, point["bytes"]) for point in points])
-    yield from family(SWEEP_RUNS, [Sample({"group": point["label"]}, point["runs"]) for point in points])
+    yield (SWEEP_LOSS, [Sample({"group": point["label"]}, point["loss"]) for point in points])
+    yield (SWEEP_BYTES, [Sample({"group": point["label"]}, point["bytes"]) for point in points])
+    yield (SWEEP_RUNS, [Sample({"group": point["label"]}, point["runs"]) for point in points])
 
 
 def families(
     metrics: Mapping[str, Metric], entries: Sequence[tuple[Mapping[str, str], Mapping[str, object]]]
-) -> Iterator[str]:
-    """Yield the lines of several metrics. `metrics`: field -> metric. `entries`: labels and fields of each sample."""
+) -> Iterator[Family]:
+    """Yield several metrics. `metrics`: field -> metric. `entries`: labels and fields of each sample."""
     for field, metric in metrics.items():
-        yield from family(metric, [Sample(labels, values[field]) for labels, values in entries])
+        yield (metric, [Sample(labels, values[field]) for labels, values in entries])
 
 
 def family(metric: Metric, samples: list[Sample]) -> Iterator[str]:

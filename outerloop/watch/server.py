@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outerloop.watch.feed import Feed, compact
 from outerloop.watch.model.schema import json_schema
-from outerloop.watch.prometheus import metrics_text
+from outerloop.watch.prometheus import Counters, metrics_text
 from outerloop.watch.text import page_text
 
 STATIC = Path(__file__).parent / "static"
@@ -99,7 +99,7 @@ class Pages:
     """The answers of the server, all of which come from one feed."""
 
     def __init__(self, feed: Feed) -> None:
-        self.feed, self.streams = feed, 0
+        self.feed, self.streams, self.counters = feed, 0, Counters()
 
     async def index(self, request: Request) -> Response:
         """Return the page, or plain text for curl and for `Accept: text/plain`."""
@@ -134,7 +134,8 @@ class Pages:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics for Prometheus. `outerloop_watch_up` is 0 while the source cannot be read."""
-        return Response(metrics_text(self.feed.page, is_up=not self.feed.problem), media_type=PROMETHEUS)
+        text = metrics_text(self.feed.page, is_up=not self.feed.problem, counters=self.counters)
+        return Response(text, media_type=PROMETHEUS)
 
 
 def wants_text(request: Request) -> bool:

@@ -18,7 +18,7 @@ from outerloop.watch.model.page import Page
 from outerloop.watch.model.run_state import Surroundings
 from outerloop.watch.model.schema import json_schema
 from outerloop.watch.model.swarm_state import SwarmState
-from outerloop.watch.prometheus import MAX_NAMES, metrics_text
+from outerloop.watch.prometheus import MAX_NAMES, Counters, metrics_text
 from outerloop.watch.text import page_text
 from tests.support.watch_rows import HOSTILE, SETTINGS, landed, page_of, run_rows, state_of, steps
 
@@ -54,7 +54,7 @@ def swarm_page(contributions: Contributions | None, *names: str, settings: dict[
 
 
 def samples_of(page: Page) -> dict[str, str]:
-    lines = metrics_text(page, is_up=True).splitlines()
+    lines = metrics_text(page, is_up=True, counters=Counters()).splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
 

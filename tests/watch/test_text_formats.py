@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outerloop.watch import prometheus
-from outerloop.watch.prometheus import metrics_text
+from outerloop.watch.prometheus import Counters, metrics_text
 from outerloop.watch.sweep_dir import SweepDirectory
 from outerloop.watch.text import aligned, amount, decimal, duration, page_text, with_short_names
 from tests.support.watch_rows import HOSTILE, page_of, run_rows, status, write_run
@@ -37,12 +37,32 @@ def samples(text: str) -> dict[str, str]:
 
 
 def test_metrics_of_a_run_have_the_numbers_of_the_page():
-    found = samples(metrics_text(page_of(run_rows(3)), is_up=True))
+    found = samples(metrics_text(page_of(run_rows(3)), is_up=True, counters=Counters()))
     assert found["outerloop_watch_up"] == "1" and found["outerloop_round"] == "3"
     assert found["outerloop_val_loss_nats"] == "2.0" and found["outerloop_outer_sent_bytes_total"] == "1500"
     assert found['outerloop_peer_late_seconds{peer="001-b"}'] == "1.5"
     assert found['outerloop_run_info{run="mine",recipe="sparseloco",state="running"}'] == "1"
     assert not any(name.startswith("outerloop_peer_received_bytes_total") for name in found), "not known yet"
+
+
+def test_counters_of_a_run_do_not_fall_when_it_goes_back():
+    """A run of 3 rounds goes back to round 1, and on to round 4; gauges go back with it. A swarm states what it has."""
+    counters = Counters()
+    names = ("outerloop_outer_sent_bytes_total", 'outerloop_peer_samples_total{peer="000-a"}', "outerloop_round")
+
+    def shown(rounds, kind="run"):
+        found = samples(metrics_text({**page_of(run_rows(rounds)), "kind": kind}, is_up=True, counters=counters))
+        return [int(found[name]) for name in names]
+
+    first, third, fourth = ([int(samples_of(rounds)[name]) for name in names] for rounds in (1, 3, 4))
+    assert first < third < fourth
+    assert [shown(3), shown(1), shown(4)] == [third, [*third[:2], 1], fourth]
+    assert shown(1, kind="swarm") == first
+
+
+def samples_of(rounds):
+    """The metrics of a run of so many rounds in a watch process that has seen nothing before."""
+    return samples(metrics_text(page_of(run_rows(rounds)), is_up=True, counters=Counters()))
 
 
 def test_a_peer_that_died_is_down_and_its_loss_may_be_nan():
@@ -51,7 +71,7 @@ def test_a_peer_that_died_is_down_and_its_loss_may_be_nan():
         {"event": "step", "worker": 0, "step": 9, "loss": float("nan")},
         {"event": "died", "worker": 0, "step": 9, "text": "killed"},
     ]
-    found = samples(metrics_text(page_of(rows), is_up=True))
+    found = samples(metrics_text(page_of(rows), is_up=True, counters=Counters()))
     assert found['outerloop_peer_up{peer="000-a"}'] == "0" and found['outerloop_peer_up{peer="001-b"}'] == "1"
     assert found['outerloop_peer_train_loss_nats{peer="000-a"}'] == "NaN"
 
@@ -65,7 +85,7 @@ def test_names_have_units_and_help_texts(name, kind, meaning):
 
 
 def test_each_metric_is_declared_once_and_before_its_samples():
-    text = metrics_text(page_of(run_rows(3)), is_up=True)
+    text = metrics_text(page_of(run_rows(3)), is_up=True, counters=Counters())
     declared = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert len(declared) == len(set(declared)) == len(re.findall(r"^# HELP", text, re.MULTILINE))
     seen: list[str] = []
@@ -79,7 +99,7 @@ def test_each_metric_is_declared_once_and_before_its_samples():
 def test_metrics_of_a_sweep_are_by_group(tmp_path):
     write_run(tmp_path / "0", run_rows(3), finished=True)
     page = SweepDirectory(tmp_path).read()
-    found = samples(metrics_text(page, is_up=True))
+    found = samples(metrics_text(page, is_up=True, counters=Counters()))
     assert found['outerloop_sweep_val_loss_nats{group="sparseloco"}'] == "2.0"
     assert "Finished runs" in page_text(page, "") and "sparseloco" in page_text(page, "")
 
