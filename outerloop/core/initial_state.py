@@ -1,9 +1,10 @@
 """Start a run with equal slow weights on all peers that share them, even if their CPUs differ.
 
-    all peers compare: rounds in flight, next round, inner step, hash of the slow weights, layouts, hardware if it
-                       affects rounding
-    unequal positions: if more than half of the compared peers are at the same position (rounds, layouts and hardware),
-                       every peer at a different position is left out; without such a majority no peer starts
+    all peers compare: rounds in flight, next round, inner step, hash of the slow weights, layouts, hash of the frozen
+                       parameters if there are any, hardware if it affects rounding
+    unequal positions: if more than half of the compared peers are at the same position (rounds, layouts, frozen
+                       parameters and hardware), every peer at a different position is left out; without such a majority
+                       no peer starts
     unequal steps:     peers that hold the same slow weights after different inner steps are at the same position: their
                        rounds may take different numbers of inner steps. If replicas are not shared, or if one of the
                        peers is at inner step 0, unequal steps count as unequal positions
@@ -46,6 +47,7 @@ class Standing:
     step: the inner step.
     slow: hash of the slow weights.
     layouts: hash of the shapes and memory layouts of the parameters.
+    frozen: hash of the frozen parameters, or "" if there is none; not compared with a peer that reports none.
     hardware: description of the machine, or "" if the outer method is bit-identical on every machine.
     """
 
@@ -53,6 +55,7 @@ class Standing:
     step: int
     slow: str
     layouts: str
+    frozen: str
     hardware: str
 
     @classmethod
@@ -63,6 +66,7 @@ class Standing:
             step=outer.inner_step,
             slow=f"{outer.slow_hash:016x}",
             layouts=f"{wire.name_hash(str(outer.island.layouts())):016x}",
+            frozen=outer.island.frozen_hash,
             hardware="" if outer.method.portable else hardware.described(),
         )
 
@@ -72,12 +76,13 @@ class Standing:
 
         Raises ValueError, KeyError, TypeError or ArithmeticError if it is malformed.
         """
-        texts = {name: printable(str(value[name])[:200]) for name in ("slow", "layouts", "hardware")}
+        given = {"frozen": "", **value}
+        texts = {name: printable(str(given[name])[:200]) for name in ("slow", "layouts", "frozen", "hardware")}
         return cls(rounds=[int(number) for number in value["rounds"]], step=int(value["step"]), **texts)
 
     def to_map(self) -> dict[str, Any]:
         """Return the position as a JSON-serializable dict, which is sent to other peers."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "frozen" or value}
 
 
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
@@ -168,6 +173,11 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         return (
             f"{peer} stores its weights in another memory layout ({theirs.layouts}, here {own.layouts}), so it would"
             " round differently: build the same model on all machines, with contiguous parameters"
+        )
+    if own.frozen and theirs.frozen and own.frozen != theirs.frozen:
+        return (
+            f"the frozen weights differ from those at {peer} (hash {theirs.frozen}, here {own.frozen}): load the same"
+            " base model, in the same dtype, on all machines"
         )
     if own.hardware != theirs.hardware:
         return (

@@ -1,7 +1,7 @@
 """The state that all replicas of a run share, serialized for a replica that joins late or was absent for too long.
 
     slow weights φ, the outer method's state, the tensors agreed on for the next round, the schedule's state,
-    averaged buffers, norms of the last rounds, contributions of all peers
+    averaged buffers, norms of the last rounds, contributions of all peers, hash of the frozen parameters
     -> bytes (canonical.py)
     -> the receiver replaces its own state;  θ ← φ_new + (θ − φ_old)
 
@@ -42,9 +42,9 @@ With outer AdamW, the actual size is about 3 times that size.
 """
 OVERHEAD_BYTES = 1 << 20
 """Maximum size, in bytes, of everything in a state except its tensors."""
-SCREEN, CONTRIBUTIONS = "screen", "contributions"
-LATER_PARTS = {SCREEN, CONTRIBUTIONS}
-"""Keys of the parts that may be missing from a state, because older runs do not have them."""
+SCREEN, CONTRIBUTIONS, FROZEN = "screen", "contributions", "frozen"
+LATER_PARTS = {SCREEN, CONTRIBUTIONS, FROZEN}
+"""Keys of the parts that may be missing from a state: older runs do not have them, or no parameter is frozen."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", *LATER_PARTS}
 
 
@@ -97,6 +97,7 @@ class SharedState:
                 "buffers": self.buffers.mean,
                 SCREEN: self.screen.state_dict(),
                 CONTRIBUTIONS: self.ledger.state_dict() if self.ledger else {},
+                **({FROZEN: frozen} if (frozen := self.replica.island.frozen_hash) else {}),
             }
         )
 
@@ -135,6 +136,11 @@ class SharedState:
         """
         if not isinstance(state, dict) or state.keys() | LATER_PARTS != PARTS:
             raise ValueError(f"a state must be a map with the keys {', '.join(sorted(PARTS))}")
+        frozen = self.replica.island.frozen_hash
+        if frozen and state.get(FROZEN, frozen) != frozen:
+            raise ValueError(
+                "the frozen weights differ from those of the other peers (load the same base model, in the same dtype)"
+            )
         check(state["slow"], self.replica.slow)
         check(state["buffers"], self.buffers.mean)
         check_method(self.method, state["method"], self.replica.slow)

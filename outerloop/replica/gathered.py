@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from outerloop.replica.island import Island, to_float32
+from outerloop.replica.island import Island, hash_parameters, to_float32
 from outerloop.replica.rank_group import RankGroup
 from outerloop.replica.sharding import full_tensor, shard_like
 from outerloop.types import LeaderFailed, Tensors, UserError
@@ -43,6 +43,10 @@ class Gathered(Island):
     def __init__(self, model: Module, ranks: RankGroup, *, state_device: torch.device | None = None) -> None:
         super().__init__(model, state_device=state_device)
         self.ranks, self.is_sharded = ranks, False
+        self.frozen_hash = hash_parameters(  # a collective, which only here all ranks reach together
+            (name, f"{list(p.shape)}", full_tensor(p, of_gradient=False))
+            for name, p in self.frozen_parameters().items()
+        )
 
     def read_parameter(self, name: str) -> Tensor:
         """Return a full parameter in its own dtype."""

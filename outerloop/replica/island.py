@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from outerloop import wire
 from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, plain_name, reshard, to_local, unwrap
 from outerloop.types import Result, Tensors, UserError
 
@@ -97,6 +99,20 @@ class Island:
             for name, p in self.params.items()
         }
 
+    @cached_property
+    def frozen_hash(self) -> str:
+        """64-bit hash of this process's part of all frozen parameters, or "" if no parameter is frozen.
+
+        Covers names, shapes, shards, dtypes and exact bytes, at the first access.
+        """
+        reshard(self.model)
+        return hash_parameters((name, describe_layout(p), to_local(p)) for name, p in self.frozen_parameters().items())
+
+    def frozen_parameters(self) -> dict[str, Parameter]:
+        """Return a mapping from name to each parameter that was not trainable when this island was created."""
+        params = {plain_name(name): p for name, p in self.model.named_parameters()}
+        return {name: p for name, p in params.items() if name not in self.params}
+
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
         """Return fast weights or gradients in float32 or wider, without a copy if dtype and device allow it."""
         if what == "weights":
@@ -163,6 +179,14 @@ def trainable_parameters(model: Module) -> dict[str, Parameter]:
     Tied parameters appear once.
     """
     return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def hash_parameters(described: Iterable[tuple[str, str, Tensor]]) -> str:
+    """Return a 64-bit hash of parameters, each given as name, layout and tensor, or "" if there is none."""
+    hashes = [
+        wire.name_hash(f"{name} {layout} {x.dtype} {wire.tensors_hash({name: x})}") for name, layout, x in described
+    ]
+    return f"{wire.joint_hash(hashes):016x}" if hashes else ""
 
 
 def gradient(p: Tensor) -> Tensor:

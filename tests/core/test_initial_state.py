@@ -107,6 +107,39 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
         toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], False))
 
 
+def adapter_net(base, dtype=torch.float32):
+    """A frozen layer drawn from the seed `base`, and a trainable one that is the same for every `base`."""
+    net = nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 3))
+    for layer, seed in zip(net, (base, 0), strict=True):
+        torch.manual_seed(seed)
+        layer.reset_parameters()
+    net[0].to(dtype).requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize(
+    "other", [{"base": 1}, {"base": 0, "dtype": torch.bfloat16}], ids=["another base", "another dtype"]
+)
+def test_peers_with_other_frozen_weights_do_not_start(other):
+    def work(exchange):
+        net = adapter_net(**(other if exchange.rank else {"base": 0}))
+        with pytest.raises(UserError, match=r"frozen weights differ from those at 00[01] .*: load the same base model"):
+            start_together(toy.outer(net, exchange), {})
+
+    toy.run_workers(2, work)
+
+
+def test_a_peer_with_other_frozen_weights_is_left_out_by_a_majority():
+    _, lines = one_of_four(0, {"frozen": "0"}, {}, {}, net=adapter_net(0))
+    assert len(lines) == 1 and lines[0].startswith("left out, the frozen weights differ from those at !liar")
+    assert one_of_four(0, {"frozen": ""}, {}, {}, net=adapter_net(0))[1] == [], "a version that reports none"
+
+
+def test_without_frozen_weights_the_position_contains_no_hash_of_them():
+    assert "frozen" not in Standing.of(toy.outer(net_of(0), toy.alone())).to_map()
+    assert "frozen" in Standing.of(toy.outer(adapter_net(0), toy.alone())).to_map()
+
+
 class OneOfFour(toy.Around):
     """The exchange of a peer that goes on without others. `ways`: who handed weights to whom."""
 
@@ -121,9 +154,9 @@ class OneOfFour(toy.Around):
         return b""
 
 
-def one_of_four(step, *others):
+def one_of_four(step, *others, net=None):
     """Begin as 000 at this inner step beside peers that stand as it does but for what is given."""
-    outer, told = toy.outer(net_of(0), OneOfFour()), []
+    outer, told = toy.outer(net or net_of(0), OneOfFour()), []
     outer.loop.inner_step = step
     own = Standing.of(outer)
     stands = {"000": own} | {

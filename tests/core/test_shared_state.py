@@ -75,6 +75,25 @@ def test_a_peer_lands_the_next_rounds_as_the_donor_of_its_state(kind):
     assert late.shared_state.serialize() == giver.shared_state.serialize() != content
 
 
+def with_frozen(seed):
+    """A loop whose first layer is frozen, drawn from this seed."""
+    net = toy.model()
+    net[0].requires_grad_(False)
+    torch.nn.init.normal_(net[0].weight, generator=torch.Generator().manual_seed(seed))
+    return toy.outer(net, Decided())
+
+
+def test_a_late_joiner_with_other_frozen_weights_is_refused():
+    content = with_frozen(0).shared_state.serialize()
+    with_frozen(0).shared_state.restore(content)
+    other = with_frozen(1)
+    before = other.slow_hash
+    with pytest.raises(UserError, match=r"frozen weights differ from those of the other peers .load the same base"):
+        other.shared_state.restore(content)
+    assert other.slow_hash == before
+    assert b"frozen" in content and b"frozen" not in loop_of("plain").shared_state.serialize()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_own_progress_and_the_residual_are_kept(kind):
     giver, away = loop_of(kind), loop_of(kind)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
@@ -17,6 +18,8 @@ from outerloop.exchange.distributed_gossip import DistributedGossip
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.replica.gathered import Gathered
+from outerloop.replica.island import Island
 from outerloop.replica.rank_group import RankGroup
 from outerloop.replica.sharding import full_tensor, to_global
 from outerloop.types import UserError
@@ -274,3 +277,29 @@ def test_a_rank_that_meets_other_shards_is_told_so(ran):
     for rank, told in enumerate(ran):
         here, there = (part.format(p) for p in (rank % 2, 1 - rank % 2))
         assert re.search(f"blocks.0.down.weight has shape {here} here and has shape {there} at", told["refused"]), told
+
+
+def frozen_hashes(rank):
+    """Hashes of the frozen weights: whole, gathered from two shards, and of this lane's shard; for two bases."""
+    mesh, ranks = init_device_mesh("cpu", (2,)), RankGroup(dist.group.WORLD)
+
+    def net_of(base):
+        net = toy.model(seed=base)
+        net[0].requires_grad_(False)
+        return net
+
+    return [
+        (
+            Island(net_of(base)).frozen_hash,
+            Gathered(fully_shard(net_of(base), mesh=mesh), ranks).frozen_hash,
+            Island(fully_shard(net_of(base), mesh=mesh)).frozen_hash,
+        )
+        for base in (0, 0, 1)
+    ]
+
+
+def test_frozen_weights_are_compared_as_a_whole_or_lane_by_lane(tmp_path):
+    for lane in process_group.together(2, frozen_hashes, tmp_path):
+        whole, gathered, shard = lane[0]
+        assert lane[1] == lane[0] and gathered == whole != shard
+        assert all(other != own for other, own in zip(lane[2], lane[0], strict=True))
