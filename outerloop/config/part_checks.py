@@ -60,7 +60,8 @@ def check_parts(config: DictConfig) -> Module:
     model = trial_model(config, corpus)
     if config.init_from:
         read_weights(model, config.init_from)
-    compatibility.refuse_fragments(make(config.schedule), list(trainable_parameters(model)))
+    shapes = {name: p.shape for name, p in trainable_parameters(model).items()}
+    compatibility.refuse_model(schedule=make(config.schedule), compress=parts["compress"], shapes=shapes)
     return model
 
 

@@ -125,7 +125,8 @@ class OuterLoop:
         self.state_dtype = STATE_DTYPES[state_dtype]
         self.replica = Replica(model, dtype=self.state_dtype, island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
-        compatibility.refuse_fragments(schedule, list(self.slow))
+        shapes = {name: x.shape for name, x in self.slow.items()}
+        compatibility.refuse_model(schedule=schedule, compress=compress, shapes=shapes)
         self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
         method.init(self.slow)
         self.buffers = Buffers(unwrap(model), kind=buffers)

@@ -12,6 +12,9 @@ from outerloop.types import CodecContext, Parts, RoundCost
 class Compressor(Protocol):
     """AXIS compress: encodes one tensor for the wire and decodes it again.
 
+    Parts are tensors of dtype uint8, float32, bfloat16, float16 or float64. Send integers of another dtype as bytes:
+    `x.view(torch.uint8)` in `encode`, and `.view(torch.int32)` in `decode`.
+
     Optional attribute: `keeps_k_per_chunk`, True if the settings `k` and `chunk` state how many values are sent.
     """
 

@@ -2,15 +2,19 @@
 
 No check refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
 `lockstep`, `measures_transfer`, `remembers`), and codecs, feedbacks and methods are tried on a small Gaussian tensor
-(trials.py). A part may also declare properties that it `requires` of another part.
+(trials.py), after a check that the codec follows its protocol (codec_trial.py). A part may also declare properties
+that it `requires` of another part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from torch import Size
+
+from outerloop.core.compatibility.codec_trial import check_codec
 from outerloop.core.compatibility.trials import (
     adds_up,
     aligned,
@@ -77,6 +81,7 @@ def refuse(
     merge_local: float | str,
 ) -> None:
     """Check that the parts can work together. Raises UserError, stating the reason, if they cannot."""
+    check_codec(compress)
     reasons = chain(
         of_method(method, compress, feedback, aggregate, exchange),
         of_gradients(method, feedback, schedule, merge_local) if method.reads == "gradients" else (),
@@ -99,10 +104,14 @@ def refuse(
         raise UserError(reason)
 
 
-def refuse_fragments(schedule: Schedule, names: Sequence[str]) -> None:
-    """Check that a schedule can divide a model with these parameter names into fragments. Raises UserError if not."""
+def refuse_model(*, schedule: Schedule, compress: Compressor, shapes: Mapping[str, Size]) -> None:
+    """Check that the schedule can divide a model into fragments, and the compressor can encode its tensors.
+
+    shapes: parameter name -> shape. Raises UserError if a part cannot.
+    """
     for index in range(schedule.fragments):
-        schedule.fragment(index, names)
+        schedule.fragment(index, list(shapes))
+    check_codec(compress, shapes)
 
 
 def of_method(
