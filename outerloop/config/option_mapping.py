@@ -51,7 +51,10 @@ def to_overrides(options: Mapping[Any, Any] | None) -> list[str]:
     if isinstance(options, DictConfig):
         options = OmegaConf.to_container(options, resolve=True)  # type: ignore[assignment]
     if options is not None and not isinstance(options, Mapping):
-        raise UserError(f"options is a {type(options).__name__}, not a mapping: pass options={{'exchange.port': 4242}}")
+        raise UserError(
+            f"options is a {type(options).__name__}, not a mapping: pass options={{'exchange.port': 4242}}, or pass"
+            ' each override as a positional argument, as in simulate(..., "method=lion", "compress._target_=mine.Half")'
+        )
     return [f"{key}={format_value(key, value)}" for key, value in flatten(dict(options or {})).items() if key]
 
 

@@ -79,6 +79,7 @@ def test_one_address_is_a_list_of_one(addresses, monkeypatch):
             "FullyShardedDataParallel or DeepSpeed has flattened the parameters",
         ),
         (("diloco", toy.model()), {"options": "exchange.port=1"}, "options is a str, not a mapping"),
+        (("diloco", toy.model()), {"options": ["method=lion"]}, r'as in simulate\(..., "method=lion", "compress\._t'),
         (("diloco", toy.model()), {"options": {"seed": object()}}, "option seed is a object"),
         (("diloco", toy.model()), {"exchange": "inprocess"}, "exchange='inprocess' is not an exchange that has joined"),
         (("diloco", toy.model()), {"exchange": outerloop.Distributed}, "exchange=Distributed is not an exchange"),
