@@ -45,6 +45,7 @@ REASONS = {
     "needs root",
     "needs the network",
     "needs torchtitan",
+    "needs peft",
     "needs several processes",
     "needs an account",
     "installs packages",
