@@ -32,19 +32,15 @@ def make_sinks(config: DictConfig) -> Sinks:
 
 
 def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
-    """Return a run's metadata for its sinks.
-
-    In a sweep, the name of the run lists the swept options, and its group is the name of the sweep. Otherwise, its name
-    is that of the run directory, and its group is exchange.run.
-    """
+    """Return a run's metadata for its sinks. The group of a run is the name of its sweep, or else exchange.run."""
     swept = swept_options()
     sweep = Path(HydraConfig.get().sweep.dir).name if swept is not None else None
-    options = with_short_names({key: value for key, value in (swept or {}).items() if key != "recipe"})
+    options = short_options(swept or {})
     return RunInfo(
         path=run.path,
         settings=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
         resume_step=run.resume_step,
-        name=run.path.name if swept is None else "-".join([config.recipe, *(f"{k}{v}" for k, v in options.items())]),
+        name=run_name(config.recipe, run.path),
         group=sweep or config.exchange.get("run"),
         tags=(
             config.recipe,
@@ -54,6 +50,17 @@ def run_info(config: DictConfig, run: RunDir, console: Console) -> RunInfo:
         console=console,
         earlier=rows_until(run.path, run.resume_step),
     )
+
+
+def run_name(recipe: str, path: Path) -> str:
+    """Return the recipe and the swept options of a job of a sweep, or else the name of the run directory."""
+    swept = swept_options()
+    return path.name if swept is None else "-".join([recipe, *(f"{k}{v}" for k, v in short_options(swept).items())])
+
+
+def short_options(swept: dict[str, str]) -> dict[str, str]:
+    """Return the swept options except the recipe, with short names."""
+    return with_short_names({key: value for key, value in swept.items() if key != "recipe"})
 
 
 def with_short_names(options: dict[str, str]) -> dict[str, str]:

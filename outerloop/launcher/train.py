@@ -26,7 +26,7 @@ from outerloop.config.run_directory import RunDir
 from outerloop.core.contributor_rows import from_maps
 from outerloop.launcher import micro_batch, shared_data
 from outerloop.launcher.process_pool import ProcessWorkerPool, worker_pythonpath
-from outerloop.launcher.run_info import make_sinks, run_info
+from outerloop.launcher.run_info import make_sinks, run_info, run_name
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
@@ -165,7 +165,7 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
     draw_run(rows, summary, run_dir / "loss.png")
     if (run_dir / run_directory.MODEL).exists():
         settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-        write_model_card(run_dir / run_directory.MODEL, summary, settings, title=run_dir.name)
+        write_model_card(run_dir / run_directory.MODEL, summary, settings, title=run_name(config.recipe, run_dir))
     checkpoint.write_atomically(run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
 

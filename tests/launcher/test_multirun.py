@@ -42,6 +42,7 @@ def check_told(folder, code, said):
     assert "nofile matches no file" in told
     assert "Finished runs" in said and f"outerloop report {folder}/sweep" in said
     assert f"{folder}/sweep/0 died" not in said and (folder / "sweep/0/summary.json").exists()
+    assert "\n# sparseloco-filestext.md\n" in (folder / "sweep/0/hf/README.md").read_text()
     [good, dead] = map(runs.read, runs.find([folder / "sweep"]))
     assert good.results is not None and dead.results is None
     assert dead.recipe == "sparseloco" and dead.settings["data.files"] == "nofile"
