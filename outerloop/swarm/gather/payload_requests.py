@@ -130,7 +130,7 @@ class PayloadRequests:
             except NETWORK_ERRORS as error:
                 if isinstance(error, Unreachable):
                     self.unreachable.add(peer)
-                    self._context.act(lambda chain: [])  # any event makes round_loop.py check the round
+                    self._context.act(lambda chain: [])  # any event makes consensus_loop.py check the round
                 logger.debug("round %d: asking %s for its payload failed: %s", number, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])

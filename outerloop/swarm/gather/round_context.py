@@ -1,6 +1,7 @@
 """Shared context of the components that run one peer's gather rounds: peers, consensus, and event queue.
 
-Only round_loop.py changes the state of the consensus. The other components read it, and report what happens as events.
+Only consensus_loop.py changes the state of the consensus. The other components read it, and report what happens as
+events.
 
 The context also keeps the back-off: the number of rounds before a peer whose payloads were rejected is admitted again.
 It grows exponentially with the number of strikes against the peer:

@@ -4,7 +4,7 @@ The path of another peer's payload through the modules:
 
     payload_requests.py    asks the peer for the hash and size of its payload until the peer has one
     payload_downloads.py   downloads the payload, checks that its owner signed it for this round, and stores it
-    round_loop.py          reports the stored payload to the consensus state machine, and carries out the effects that
+    consensus_loop.py      reports the stored payload to the consensus state machine, and carries out the effects that
                            the state machine returns, such as sending messages or writing votes to disk
     committed_rounds.py    downloads the payloads that a decided commit names and this peer lacks, and keeps the round
                            for the trainer
@@ -33,11 +33,11 @@ from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.consensus_loop import ConsensusLoop
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests, PayloadRpc
 from outerloop.swarm.gather.round_context import Event, RoundContext
-from outerloop.swarm.gather.round_loop import RoundLoop
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
 from outerloop.swarm.gather.settings import GatherSettings, Trust
@@ -107,7 +107,7 @@ class GatherRunner:
         self.witness = StatementWitness(
             context, transport, disk, run=run, fail=self.outcomes.fail, stop=self.stop_voting
         )
-        self._loop = RoundLoop(
+        self._loop = ConsensusLoop(
             context=context,
             hard_state_file=self.hard_state_file,
             ballots=self._ballots,

@@ -45,7 +45,7 @@ class RoundPart(Protocol):
 
 
 @dataclass(kw_only=True)
-class RoundLoop:
+class ConsensusLoop:
     """The event loop, and the components that it drives."""
 
     context: RoundContext
