@@ -24,6 +24,8 @@ CHARTS = {
     "mean_norm": "outer/mean_norm",
 }
 """Field of RoundReport -> name of its chart in every logger."""
+EARLIER_KEYS = {"offered": "update", "then": "fast_at_launch"}
+"""Key of a round in flight in checkpoints of earlier versions -> key today."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +54,27 @@ class InFlight:
         """Return the state of this round. It excludes the exchange, which `resumed` restarts with the same message."""
         return {
             "round": [self.round.number, self.round.fragment],
-            "offered": self.update,
+            "update": self.update,
             "blob": self.blob,
             "samples": self.samples,
             "delta_norm": self.delta_norm,
-            "then": self.fast_at_launch,
+            "fast_at_launch": self.fast_at_launch,
         }
 
     @classmethod
     def resumed(cls, saved: dict[str, Any], exchange: Exchange) -> InFlight:
         """Restore a round from its `state_dict`, and restart the exchange with the same message."""
+        saved = {EARLIER_KEYS.get(key, key): value for key, value in saved.items()}
         round = Round(*saved["round"])
         return cls(
             round,
-            saved["offered"],
+            saved["update"],
             saved["blob"],
             exchange.start(saved["blob"], round),
             samples=saved["samples"],
             launch_s=0.0,
             delta_norm=saved["delta_norm"],
-            fast_at_launch=saved.get("then", {}),
+            fast_at_launch=saved.get("fast_at_launch", {}),
         )
 
     def receive(self, exchange: Exchange, timeout_s: float) -> ReceivedRound:
@@ -230,6 +233,16 @@ class RoundReport:
     transfer_s: float = 0.0
     failed: str = ""
     blob: bytes = field(default=b"", repr=False)
+
+    def __str__(self) -> str:
+        """Return one short line, such as "round 3: 2 peers, payload 6.1 kB, waited 1.2 s", or why the round failed."""
+        name = f"round {self.round.number}" + (f" fragment {self.round.fragment}" if self.round.fragment else "")
+        if self.failed:
+            return f"{name} failed: {self.failed}"
+        peers = f"{len(self.peers)} peer{'s' * (len(self.peers) != 1)}"
+        size, unit = (self.payload_bytes / 1e6, "MB") if self.payload_bytes >= 1e6 else (self.payload_bytes / 1e3, "kB")
+        refused = f", {len(self.refused)} refused" if self.refused else ""
+        return f"{name}: {peers}, payload {size:.1f} {unit}, waited {self.wait_s:.1f} s{refused}"
 
     @property
     def peer_wait_s(self) -> float:

@@ -7,9 +7,10 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.core.round import InFlight
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import RoundFailed
+from outerloop.types import Round, RoundFailed
 from tests.support import toy
 from tests.support.failing_exchange import Failing
 
@@ -45,6 +46,23 @@ def test_a_delayed_round_survives_a_restart(merge_local):
 
     _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
     assert len(half[0][1]["in_flight"]) == 1
+
+
+def test_a_round_in_flight_of_an_earlier_version_is_restored():
+    """Its keys had other names."""
+
+    def work(exchange):
+        flight = InFlight(
+            Round(3), {"w": torch.ones(2)}, b"blob", exchange.start(b"blob", Round(3)), samples=5, launch_s=0.0,
+            delta_norm=1.0, fast_at_launch={"w": torch.zeros(2)},
+        )  # fmt: skip
+        saved = flight.state_dict()
+        earlier = {{"update": "offered", "fast_at_launch": "then"}.get(key, key): value for key, value in saved.items()}
+        assert {"offered", "then"} <= earlier.keys() and not {"offered", "then"} & saved.keys()
+        return saved, [InFlight.resumed(state, exchange).state_dict() for state in (saved, earlier)]
+
+    [(saved, restored)] = toy.run_workers(1, work)
+    assert restored == [saved, saved]
 
 
 def test_a_failed_round_ends_a_run_with_eager_updates():
