@@ -32,7 +32,7 @@ from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
 from outerloop.report.contributors import summary_line
 from outerloop.report.model_card import write_model_card
-from outerloop.sinks.console import format_bytes
+from outerloop.sinks.console import format_bytes, format_tokens
 from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
 from outerloop.types import UserError
@@ -117,7 +117,7 @@ def train_in(
     if run.finished:
         print_line(console, f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.")
         summary = json.loads((run.path / "summary.json").read_text())
-        print_results(summary, run.path, console)
+        print_results(summary, run.path, console, take_turns=config.workers_as == "threads")
         return summary
     if run.resume_step is not None:
         print_line(console, f"resuming after inner step {run.resume_step}")
@@ -136,7 +136,7 @@ def train_in(
             raise
         summary = write_summary(config, run.path)
         sinks.write({"event": "summary"} | summary)
-    print_results(summary, run.path, console)
+    print_results(summary, run.path, console, take_turns=config.workers_as == "threads")
     return summary
 
 
@@ -170,17 +170,18 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
     return summary
 
 
-def print_results(summary: Row, run_dir: Path, console: Console) -> None:
-    """Print the results of the run, one per line."""
+def print_results(summary: Row, run_dir: Path, console: Console, *, take_turns: bool) -> None:
+    """Print the results of the run, one per line.
+
+    take_turns: whether workers take turns in one process, so that their waiting and their utilization mean nothing.
+    """
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
-        f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
+        f" after {format_tokens(summary['tokens'])} tokens in {summary['wall_s']:.0f} s",
         f"sent             {format_bytes(summary['bytes_sent_per_worker'])} per worker,"
         f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
-        f"utilization      {100 * summary['utilization']:.1f} %:"
-        f" {summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication,"
-        f" {summary['others_s']:.1f} s of waiting for others",
+        spent_line(summary, take_turns=take_turns),
         f"model            {run_dir / run_directory.MODEL}",
         f"figure           {run_dir / 'loss.png'}",
         f"summary          {run_dir / 'summary.json'}",
@@ -191,3 +192,14 @@ def print_results(summary: Row, run_dir: Path, console: Console) -> None:
         print_line(console, f"contributors     {summary_line(rows)}")
     if summary["workers_died"]:
         print_line(console, f"died             workers {summary['workers_died']} of this machine")
+
+
+def spent_line(summary: Row, *, take_turns: bool) -> str:
+    """Return how a worker spent its time, without the waiting if workers take turns."""
+    spent = (
+        f"{summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication"
+    )
+    if take_turns:
+        return f"time             {spent}"
+    waited = f"{summary['others_s']:.1f} s of waiting for others"
+    return f"utilization      {100 * summary['utilization']:.1f} %: {spent}, {waited}"

@@ -111,14 +111,51 @@ class Comparison:
         placed = [(group.label, run) for group in self.groups for run in group.unfinished]
         return placed + [(run.recipe, run) for run in self.runs if not run.settings]
 
+    @property
+    def baseline_groups(self) -> list[Group]:
+        """Return the groups with the recipe of the baseline and finished runs."""
+        return [group for group in self.finished if group.recipe == self.baseline]
+
     def find_baseline(self, group: Group) -> Group | None:
-        """Return the baseline group with the lowest loss among those comparable to this group, or None."""
-        comparable = [
+        """Return the baseline group that this group is compared with, or None if none is comparable.
+
+        This is `matching_baseline`, or else the one with the lowest loss.
+        """
+        comparable = [other for other in self.baseline_groups if other.comparison_key == group.comparison_key]
+        return self.matching_baseline(group) or min(comparable, key=sort_key, default=None)
+
+    def matching_baseline(self, group: Group) -> Group | None:
+        """Return the only comparable baseline group that equals this group in `baseline_keys`, if there is just one.
+
+        Settings that this group does not have are ignored.
+        """
+        keys = [key for key in self.baseline_keys if key in group.settings]
+        matching = [
             other
-            for other in self.finished
-            if other.recipe == self.baseline and other.comparison_key == group.comparison_key
+            for other in self.baseline_groups
+            if other.comparison_key == group.comparison_key
+            and not setting_diff.differing_keys([pick(other.settings, keys), pick(group.settings, keys)])
         ]
-        return min(comparable, key=sort_key, default=None)
+        return matching[0] if len(matching) == 1 else None
+
+    @property
+    def baseline_keys(self) -> list[str]:
+        """Return the settings in which the baseline groups differ from each other."""
+        return setting_diff.differing_keys([group.settings for group in self.baseline_groups])
+
+    @property
+    def baseline_caption(self) -> str:
+        """Return which baseline groups the gaps are relative to, or "" if there is only one."""
+        if len(self.baseline_groups) < 2:
+            return ""
+        matched = [group for group in self.finished if self.matching_baseline(group)]
+        named = ", ".join(setting_diff.named_keys([group.settings for group in self.baseline_groups]))
+        best = f"the best of {len(self.baseline_groups)} {self.baseline} groups"
+        if not matched:
+            return f"gaps are relative to {best}"
+        others = [group.label for group in self.finished if group not in matched]
+        same = f"gaps are relative to the {self.baseline} group with equal {named}"
+        return same + (f", those of {'; '.join(others)} to {best}" if others else "")
 
     def gap_percent(self, group: Group) -> float | None:
         """Return the percentage of its baseline's absolute loss by which this group's mean final loss exceeds it.
@@ -167,9 +204,7 @@ class Comparison:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]
         uneven = [g for g in self.finished if g.label in bases and differs(tokens(g), tokens(bases[g.label]))]
         incomparable = [g.label for g in self.finished if g.label not in bases]
-        candidates = sum(group.recipe == self.baseline for group in self.finished)
         return [
-            *([f"gaps are relative to the best of {candidates} {self.baseline} groups"] if candidates > 1 else []),
             *(["some gaps compare runs of different lengths: check their token counts"] if uneven else []),
             *(
                 [
@@ -180,6 +215,11 @@ class Comparison:
                 else []
             ),
         ]
+
+
+def pick(settings: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return the settings with these keys."""
+    return {key: settings[key] for key in keys if key in settings}
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

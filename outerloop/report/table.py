@@ -28,11 +28,23 @@ def results(comparison: Comparison) -> Table:
     """Return a table with one row per group that has finished runs, sorted by loss."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
+    waits = ["wait_s"] if has_waits(comparison) else []
+    caption = "Finished runs: mean ± standard deviation over n seeds"
     return Table(
-        "Finished runs: mean ± standard deviation over n seeds",
-        [*reached, "bits/param/round", "tokens", "wait_s", "wall_s"],
+        "; ".join(filter(None, [caption, comparison.baseline_caption])),
+        [*reached, "bits/param/round", "tokens", *waits, "wall_s"],
         [list(result(comparison, group)) for group in comparison.finished],
     )
+
+
+def has_waits(comparison: Comparison) -> bool:
+    """Return whether workers of a finished run waited for each other, rather than taking turns in one process."""
+    return not all(takes_turns(group) for group in comparison.finished)
+
+
+def takes_turns(group: Group) -> bool:
+    """Return whether the workers of a group's runs were threads of one process, so that their waits mean nothing."""
+    return str(group.settings.get("exchange", "")).startswith("outerloop.exchange.inprocess")
 
 
 def result(comparison: Comparison, group: Group) -> Iterator[str]:
@@ -45,7 +57,8 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
     yield "●" if group in comparison.front else ""
     yield format_stat(group.stat("bits_per_param_per_round"), decimals=3)
     yield format_count(group.stat("tokens"))
-    yield format_seconds(group.stat("wait_s"))
+    if has_waits(comparison):
+        yield DASH if takes_turns(group) else format_seconds(group.stat("wait_s"))
     yield format_seconds(group.stat("wall_s"))
 
 

@@ -18,6 +18,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def format_tokens(count: int) -> str:
+    """Format a number of tokens: 3686400 -> 3.7M, 40960 -> 41.0k."""
+    return f"{count / 1e6:.1f}M" if count >= 999_950 else f"{count / 1e3:.1f}k" if count >= 1000 else f"{count}"
+
+
 EVERY_S = 1.0
 """Minimum number of seconds between two printed rounds; some recipes have a round after every inner step."""
 

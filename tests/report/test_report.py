@@ -12,7 +12,7 @@ from outerloop.commands import report as command
 from outerloop.config import load
 from outerloop.config.options.resumed_settings import MUST_MATCH, may_differ
 from outerloop.launcher.train import train
-from outerloop.report import runs, setting_diff, simulated_clock
+from outerloop.report import runs, setting_diff, simulated_clock, table
 from outerloop.report.groups import Comparison
 from outerloop.report.units import Stat, format_count, format_stat, parse_bandwidth
 from outerloop.types import UserError
@@ -119,6 +119,45 @@ def test_another_baseline_and_none(tmp_path):
     assert compare(tmp_path).notes() == ["no finished run of the baseline ddp, so there are no gaps"]
     with pytest.raises(UserError, match=r"nope has no finished run; .*: diloco, noloco; use --baseline diloco"):
         compare(tmp_path, baseline="nope")
+
+
+def test_a_group_is_compared_with_the_baseline_group_of_equal_settings(tmp_path):
+    """Of the two groups of diloco, each group has the one with its own h, and noloco with h=3 has the best."""
+    for name, recipe, h, loss in (
+        ("a", "diloco", 1, 2.0),
+        ("b", "diloco", 2, 4.0),
+        ("c", "noloco", 1, 3.0),
+        ("d", "noloco", 2, 5.0),
+        ("e", "noloco", 3, 1.0),
+    ):
+        make_run(tmp_path / name, [5, loss], recipe=recipe, extra=f"h: {h}\n")
+    comparison = compare(tmp_path, baseline="diloco")
+    gaps = {g.label: comparison.gap_percent(g) for g in comparison.groups}
+    assert gaps == {
+        "diloco h=1": None,
+        "diloco h=2": None,
+        "noloco h=1": pytest.approx(50.0),
+        "noloco h=2": pytest.approx(25.0),
+        "noloco h=3": pytest.approx(-50.0),
+    }
+    assert table.results(comparison).title.endswith(
+        "; gaps are relative to the diloco group with equal h, those of noloco h=3 to the best of 2 diloco groups"
+    )
+
+
+def test_without_equal_settings_a_group_is_compared_with_the_best_baseline_group(tmp_path):
+    make_run(tmp_path / "a", [5, 2.0], extra="h: 1\n")
+    make_run(tmp_path / "b", [5, 4.0], extra="h: 2\n")
+    make_run(tmp_path / "c", [5, 3.0], recipe="noloco", extra="h: 3\n")
+    comparison = compare(tmp_path, baseline="diloco")
+    assert comparison.gap_percent(group(comparison, "noloco")) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("exchange", "shown"), [("inprocess.InProcess", False), ("swarm_gather.SwarmGather", True)])
+def test_waits_are_shown_unless_workers_take_turns(exchange, shown, tmp_path):
+    make_run(tmp_path / "a", [5, 2], extra=f"exchange:\n  _target_: outerloop.exchange.{exchange}\n")
+    results = table.results(compare(tmp_path))
+    assert ("wait_s" in results.columns) is shown and len(results.rows[0]) == len(results.columns)
 
 
 def test_another_model_has_no_gap(tmp_path):

@@ -13,7 +13,7 @@ from outerloop.config import load
 from outerloop.launcher.run_info import make_sinks
 from outerloop.launcher.run_info import run_info as described
 from outerloop.sinks.charts import Charts
-from outerloop.sinks.console import Terminal
+from outerloop.sinks.console import Terminal, format_tokens
 from outerloop.sinks.sink import Sinks, print_line
 from outerloop.types import UserError
 from tests.support.sink_rows import CHARTS, ROWS, play, run_info
@@ -233,6 +233,10 @@ def test_a_line_states_how_many_of_the_bytes_are_the_state_of_the_run(tmp_path):
     first, second = out.getvalue().splitlines()
     assert "sent 18.9 KB  2 peers" in first
     assert "sent 1.9 MB (1.9 MB of it the state, to newcomers)  2 peers" in second
+
+
+def test_tokens_of_a_small_run_are_thousands():
+    assert [format_tokens(count) for count in (512, 40_960, 999_960, 3_686_400)] == ["512", "41.0k", "1.0M", "3.7M"]
 
 
 @pytest.mark.parametrize("line", ["join /ip6/2a01:4f8:a:b::2/tcp/4242", "results in runs/x[a]", "[bold]:x: 3.5[/]"])
