@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
-from outerloop.launcher.train import train
+from outerloop.launcher.train import spent_line, train
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 from tests.support.run_output import summary_of
@@ -257,6 +257,13 @@ def test_wandb_works_offline_and_its_failure_stops_nothing(tmp_path, monkeypatch
 
     monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(OSError("no disk")))
     assert run(tmp_path / "other", "rounds=1", "schedule.sync_every=1", "log=wandb")["rounds"] == 1
+
+
+def test_waiting_for_others_and_utilization_are_printed_unless_workers_take_turns():
+    summary = {"compute_s": 9.0, "communication_s": 0.5, "others_s": 0.5, "utilization": 0.9}
+    spent = "9.0 s of inner steps per worker, 0.5 s of communication"
+    assert spent_line(summary, take_turns=True).split(maxsplit=1) == ["time", spent]
+    assert spent_line(summary, take_turns=False).endswith(f"90.0 %: {spent}, 0.5 s of waiting for others")
 
 
 def test_checkpoints_that_are_kept_text_and_a_model_while_training(tmp_path, capsys):
