@@ -149,7 +149,7 @@ class Comparison:
         if len(self.baseline_groups) < 2:
             return ""
         matched = [group for group in self.finished if self.matching_baseline(group)]
-        named = ", ".join(setting_diff.named_keys([group.settings for group in self.baseline_groups]))
+        named = " and ".join(setting_diff.named_keys([group.settings for group in self.baseline_groups]))
         best = f"the best of {len(self.baseline_groups)} {self.baseline} groups"
         if not matched:
             return f"gaps are relative to {best}"

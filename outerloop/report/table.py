@@ -44,7 +44,7 @@ def has_waits(comparison: Comparison) -> bool:
 
 def takes_turns(group: Group) -> bool:
     """Return whether the workers of a group's runs were threads of one process, so that their waits mean nothing."""
-    return str(group.settings.get("exchange", "")).startswith("outerloop.exchange.inprocess")
+    return group.runs[0].settings.get("workers_as") == "threads"
 
 
 def result(comparison: Comparison, group: Group) -> Iterator[str]:

@@ -153,9 +153,9 @@ def test_without_equal_settings_a_group_is_compared_with_the_best_baseline_group
     assert comparison.gap_percent(group(comparison, "noloco")) == pytest.approx(50.0)
 
 
-@pytest.mark.parametrize(("exchange", "shown"), [("inprocess.InProcess", False), ("swarm_gather.SwarmGather", True)])
-def test_waits_are_shown_unless_workers_take_turns(exchange, shown, tmp_path):
-    make_run(tmp_path / "a", [5, 2], extra=f"exchange:\n  _target_: outerloop.exchange.{exchange}\n")
+@pytest.mark.parametrize(("kind", "shown"), [("threads", False), ("processes", True)])
+def test_waits_are_shown_unless_workers_take_turns(kind, shown, tmp_path):
+    make_run(tmp_path / "a", [5, 2], extra=f"workers_as: {kind}\n")
     results = table.results(compare(tmp_path))
     assert ("wait_s" in results.columns) is shown and len(results.rows[0]) == len(results.columns)
 
