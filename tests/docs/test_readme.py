@@ -64,6 +64,12 @@ def test_the_numbers_are_those_of_the_published_run():
     assert f"{summary['bits_per_param_per_round']:.3f} bits per parameter and round" in README
 
 
+def test_the_largest_model_of_a_swarm_is_that_of_the_recorded_runs():
+    files = (ROOT / "scripts/results/wan").glob("*.json")
+    sizes = {size for file in files for size in map(int, re.findall(r'"params": (\d+)', file.read_text()))}
+    assert f"[{max(sizes) / 1e6:.1f}M parameters](scripts/results/wan/COMMAND.md)" in README
+
+
 def test_it_names_the_command_that_decides_whether_a_change_lands():
     assert "scripts/test.sh" in README and "scripts/test.sh" in (ROOT / ".ci/run").read_text()
 
