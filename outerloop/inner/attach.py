@@ -4,7 +4,8 @@
     outerloop.attach(optimizer, outer)
 
 Gradient accumulation (several backward passes, then one step) needs no settings. A step that GradScaler skips is not
-counted, but optimizers with fused=True count it, because GradScaler calls their `step` even then.
+counted, but optimizers with fused=True count it, because GradScaler calls their `step` even then. A training loop that
+counts skipped steps as well, as the Trainers of transformers and Lightning do, calls `count_up_to` after each step.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Attached:
             replace them during evaluation. If True, a delayed launch copies the weights in the background; if False,
             the step that launches a round waits for this copy.
 
+    Attributes:
+        counted: number of inner steps counted by this object.
+
     Raises:
         UserError: if the optimizer does not train a parameter that would be exchanged, or if a trainable parameter was
             added to the model after `outer` was made.
@@ -59,6 +63,7 @@ class Attached:
         check_covered(optimizers, outer)
         warn_of_other_optimizer(optimizers, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
+        self.counted = 0
         outer.notifies_updates = sole_writer
         self.handles = [optimizers[-1].register_step_post_hook(self._after_step)]
         if sole_writer:
@@ -68,6 +73,15 @@ class Attached:
         self.outer.before_update()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._count_step()
+
+    def count_up_to(self, steps: int) -> None:
+        """Count inner steps without progress until `steps` are counted in total: steps that GradScaler skipped."""
+        while self.counted < steps:
+            self._count_step()
+
+    def _count_step(self) -> None:
+        self.counted += 1
         for report in self.outer.after_inner_step(self.samples):
             if report.failed:
                 logger.warning("round %d did not complete: %s", report.round.number, report.failed)

@@ -8,7 +8,8 @@ with the state of the outer loop to every checkpoint folder, and `train(resume_f
 state.
 
 A peer that missed rounds, or joined late, does not train for these rounds, but `OuterLoop.inner_step` counts their
-steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others.
+steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others. A step
+that GradScaler skips (fp16=True) counts as an inner step without progress.
 
 The Trainer does not tell its callbacks about errors. After an error, the peer stays in the run until training begins
 again, `HFCallback.abort` is called or the process ends.
@@ -68,7 +69,7 @@ class HFCallback(TrainerCallback):
         saved = saved_outer_state(args, state) if state.global_step else None
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None, state.max_steps)
         self.traffic = RunTraffic(self.outer.exchange, saved)
-        self.saved_step = -1
+        self.saved_step, self.first_step = -1, state.global_step
         samples = processes * args.train_batch_size * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
@@ -79,8 +80,10 @@ class HFCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Log the rounds that were applied after this step, and save the outer loop if a checkpoint follows.
 
-        End the training if this was the last inner step of the run.
+        Count the step if GradScaler skipped it. End the training if this was the last inner step of the run.
         """
+        assert self.attached is not None
+        self.attached.count_up_to(state.global_step - self.first_step)
         due = control.should_log  # trainer.log may reset should_log before this step's loss is logged
         for report in self.rounds:
             charts = report.charts(bytes_sent=self.traffic.bytes_sent)

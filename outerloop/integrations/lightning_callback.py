@@ -7,7 +7,8 @@ Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. C
 outer loop, which `fit(ckpt_path=...)` restores.
 
 A peer that missed rounds, or joined late, does not train for these rounds, but `OuterLoop.inner_step` counts their
-steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others.
+steps. All peers stop at the same `inner_step`, so this peer has then trained for fewer steps than the others. A step
+that GradScaler skips (precision="16-mixed") counts as an inner step without progress.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached
 from outerloop.integrations.outer_loop_factory import has_skipped_to_end, outer_loop_factory, refuse_sharded
 from outerloop.integrations.run_traffic import RunTraffic
+from outerloop.types import UserError
 
 
 class LightningCallback(Callback):
@@ -45,10 +47,16 @@ class LightningCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create the outer loop and attach it to the optimizer.
 
-        Raises UserError if the Trainer shards the module, or if the optimizer does not train the whole module.
+        Raises UserError if training resumes from a checkpoint that contains no outer loop, if the Trainer shards the
+        module, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
-        self.steps = optimizer_steps(trainer)
+        if trainer.ckpt_path and trainer.global_step and not self.restored:
+            raise UserError(
+                f"training resumes from step {trainer.global_step}, but {trainer.ckpt_path} contains no outer loop: use"
+                " a checkpoint of a run with LightningCallback, or start without ckpt_path="
+            )
+        self.steps, self.first_step = optimizer_steps(trainer), trainer.global_step
         self.outer = self.make(model, self.restored, None, self.steps)
         self.traffic = RunTraffic(self.outer.exchange, self.restored)
         self.restored = None  # a later `fit` starts from scratch
@@ -59,8 +67,9 @@ class LightningCallback(Callback):
     ) -> None:
         """Log the rounds that were applied after this batch's step.
 
-        End the training if this was the last inner step of the run.
+        Count the step if GradScaler skipped it. End the training if this was the last inner step of the run.
         """
+        self.attached.count_up_to(trainer.global_step - self.first_step)
         for report in self.rounds:
             charts = report.charts(bytes_sent=self.traffic.bytes_sent)
             for logger in trainer.loggers:

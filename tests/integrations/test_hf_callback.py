@@ -78,6 +78,16 @@ def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts
     assert outer.samples == 2 * 3, "of the one step since the last round"
 
 
+def test_a_step_that_gradscaler_skips_counts_as_an_inner_step(tmp_path):
+    """With a loss scale of 2^127, the first gradients overflow; with 1, which follows, none do."""
+    trainer = trainer_of(tmp_path, "schedule.sync_every=3", gradient_accumulation_steps=2)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-127)
+    trainer.train()
+    assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {8}
+    assert callback_of(trainer).outer.inner_step == trainer.state.global_step == 9
+    assert [row["step"] for row in trainer.state.log_history if "outer/delta_norm" in row] == [3, 6, 9]
+
+
 def test_a_checkpoint_holds_the_outer_loop(tmp_path):
     options = ["schedule.sync_every=3", "schedule.delay=2"]
     whole = trainer_of(tmp_path / "a", *options, save_strategy="steps", save_steps=4)

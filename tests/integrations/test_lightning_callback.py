@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
@@ -82,6 +83,23 @@ def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts
     rows = round_rows(trainer)
     assert [row["step"] for row in rows] == ["4", "8"]
     assert all(row[chart] != "" for row in rows for chart in CHARTS.values())
+
+
+def test_a_step_that_gradscaler_skips_counts_as_an_inner_step(tmp_path):
+    """With a loss scale of 2^24, the first float16 gradients overflow; with 1, which follows, none do."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, backoff_factor=2.0**-24)
+    callback = callback_of("schedule.sync_every=3")
+    precision = MixedPrecision("16-mixed", "cpu", scaler=scaler)
+    _, trainer = fit(tmp_path, callback, accumulate_grad_batches=3, plugins=[precision])
+    assert {int(state["step"]) for state in trainer.optimizers[0].state.values()} == {8}
+    assert callback.outer.inner_step == trainer.global_step == 9
+    assert [row["step"] for row in round_rows(trainer)] == ["3", "6", "9"]
+
+
+def test_a_checkpoint_without_an_outer_loop_is_refused(tmp_path):
+    fit(tmp_path, ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1))
+    with pytest.raises(UserError, match=r"resumes from step 4, but .*step=4\.ckpt contains no outer loop"):
+        fit(tmp_path, callback_of("schedule.sync_every=3"), ckpt_path=tmp_path / "step=4.ckpt")
 
 
 def test_the_optimizer_of_a_recipe_trains_and_resumes(tmp_path, caplog):
@@ -167,7 +185,8 @@ def test_a_fit_without_a_checkpoint_begins_anew():
     callback = callback_of("schedule.sync_every=3")
     make, callback.make = callback.make, lambda module, state, *more: told.append(state) or make(module, None, *more)
     callback.load_state_dict(saved := {"inner_step": 7})
-    trainer = SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()], estimated_stepping_batches=-1)
+    more = {"estimated_stepping_batches": -1, "ckpt_path": None, "global_step": 0}
+    trainer = SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()], **more)
     for _ in range(2):
         callback.on_train_start(trainer, module)
     assert told == [saved, None]
