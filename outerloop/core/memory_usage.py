@@ -99,11 +99,12 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
 
 def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
     """Return the memory that this rank uses now, measured from existing tensors."""
+    states = {id(one.state): one.state for one in parts_of(optimizer)}  # the parts may share one state
     return MemoryUsage(
         {
             "parameters": tree_bytes(outer.model.parameters()),
             "gradients": tree_bytes(p.grad for p in outer.island.params.values()),
-            "inner optimizer": sum(tree_bytes(one.state) for one in parts_of(optimizer)),
+            "inner optimizer": tree_bytes(states),
             "slow": tree_bytes(outer.slow),
             "residual": tree_bytes(outer.feedback.state_dict()),
             "momentum": tree_bytes(outer.method.state_dict()),

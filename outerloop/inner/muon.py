@@ -6,12 +6,14 @@ are not maps between hidden layers, so AdamW updates them. Both optimizers come 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
+
+from outerloop.types import UserError
 
 Named = Iterable[tuple[str, Parameter]]
 
@@ -21,6 +23,9 @@ class MuonWithAdamW(Optimizer):
 
     `needs_whole_matrices` is True because a rank cannot update its shard of a matrix without the other shards.
 
+    A layer matrix is recognized by a number in its name, as in "layers.0.weight". An embedding in an nn.Sequential has
+    such a name as well, and is then updated by Muon: name the modules of the model to avoid this.
+
     Args:
         params: (name, parameter) pairs.
         lr: learning rate of Muon, whose updates are scaled to the RMS of AdamW's updates (`match_rms_adamw`).
@@ -29,6 +34,9 @@ class MuonWithAdamW(Optimizer):
         betas: betas of AdamW.
         weight_decay: decoupled weight decay of both optimizers.
         fused: whether to use torch's fused AdamW.
+
+    Attributes:
+        parts: Muon, AdamW, or both, in the order of the parameter groups; each has one group, and shares `state`.
     """
 
     needs_whole_matrices = True
@@ -62,6 +70,21 @@ class MuonWithAdamW(Optimizer):
             )
         super().__init__([p for _, p in params], {"lr": lr})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
+        self.share_state()
+
+    def share_state(self) -> None:
+        """Make the two optimizers use the state and the parameter groups of this one."""
+        for part, group in zip(self.parts, self.param_groups, strict=True):
+            part.__setstate__({"state": self.state, "param_groups": [group]})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add the parameters during construction. Raises UserError afterwards."""
+        if getattr(self, "param_groups", None):
+            raise UserError(
+                "this optimizer got another parameter group, but divides parameters between Muon and AdamW when it is"
+                " created: create it with all parameters"
+            )
+        super().add_param_group(param_group)
 
     def step(self, closure: Any = None) -> Any:
         """Take one step with both optimizers.
@@ -75,15 +98,26 @@ class MuonWithAdamW(Optimizer):
             part.step()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of both optimizers."""
-        return {"parts": [part.state_dict() for part in self.parts]}
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"parts": self.parts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the states of both optimizers."""
-        for part, saved in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the states of both optimizers. Earlier versions saved one state for each optimizer."""
+        super().load_state_dict(joined(state_dict["parts"]) if "parts" in state_dict else state_dict)
+        self.share_state()
+
+
+def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the states of several optimizers as the state of one that has the parameter groups of all."""
+    whole: dict[str, Any] = {"state": {}, "param_groups": []}
+    first = 0
+    for each in states:
+        whole["state"] |= {first + index: state for index, state in each["state"].items()}
+        whole["param_groups"] += [
+            group | {"params": [first + index for index in group["params"]]} for group in each["param_groups"]
+        ]
+        first += sum(len(group["params"]) for group in each["param_groups"])
+    return whole
 
 
 def is_layer_matrix(name: str, p: Parameter) -> bool:

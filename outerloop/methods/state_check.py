@@ -1,7 +1,6 @@
 """Check an outer method's state that was received from another machine, before any part of it is loaded.
 
 counts       {name of a slow weight: rounds}                                     integers, 0 .. MOST_ROUNDS
-several      {"parts": [torch, ...]}                                             the state of inner/muon.py
 torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}     the state of OuterOptimizer
   group      equal to the local group, except that a setting that changes with the rounds may be any finite number
   tensor     finite. In SGD and AdamW it has the parameter's shape and dtype, except "step", which is a scalar.
@@ -12,7 +11,7 @@ torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}    
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -63,9 +62,6 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
     free: settings that may differ from the local ones.
     """
     own = optimizer.state_dict()
-    if own.keys() == {"parts"}:
-        check_parts(optimizer.parts, received, slow, free)
-        return
     groups = own["param_groups"]
     if not isinstance(received, dict) or received.keys() != {"state", "param_groups"}:
         raise ValueError("the outer optimizer's state must be a map with the keys state and param_groups")
@@ -80,14 +76,6 @@ def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str]
     names = {id(x): name for name, x in slow.items()}
     for index, state in received["state"].items():
         check_parameter(state, parameters[index], names.get(id(parameters[index]), f"parameter {index}"), keys)
-
-
-def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: set[str]) -> None:
-    """Check the received state of an optimizer that is composed of several optimizers."""
-    if not isinstance(received, dict) or received.keys() != {"parts"} or len(received["parts"]) != len(optimizers):
-        raise ValueError(f"the outer optimizer must consist of {len(optimizers)} optimizers")
-    for optimizer, state in zip(optimizers, received["parts"], strict=True):
-        check_optimizer(optimizer, state, slow, None, free)
 
 
 def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:

@@ -381,7 +381,6 @@ def part(*path):
 HUGE, SLOW = torch.full((7, 7), torch.nan), "0.weight"
 STEP, ONES, NO_POSITIONS = {"step": torch.ones(())}, [3, torch.ones(2)], [3, torch.full((7,), 255, dtype=torch.uint8)]
 AGREED = part("agreed", "agreed", SLOW)
-MUON = "method", "optimizer", "parts", 0
 BUFFER = kept(0, "momentum_buffer")
 BROKEN = {
     "momentum that is not finite": ("sgd", BUFFER, HUGE, r"momentum_buffer of 0.weight is not f"),
@@ -415,9 +414,9 @@ BROKEN = {
     "a step far too large": ("adamw", kept(0, "step"), torch.tensor(1e20), "step of 0.weight is more than"),
     "more than a parameter": ("adagrad", kept(1, "sum"), torch.ones(100), r"of 0.bias has the wrong shape \(100,"),
     "a sum that is not finite": ("adagrad", kept(0, "sum"), HUGE, "sum of 0.weight is not finite"),
-    "muon's momentum": ("muon", part(*MUON, "state", 0, "momentum_buffer"), HUGE, "of 0.weight is not finite"),
-    "muon's rate": ("muon", part(*MUON, "param_groups", 0, "lr"), 7.0, "lr is 7.0, expected 0.1"),
-    "one optimizer of two": ("muon", part("method", "optimizer", "parts"), [], "must consist of 2 optimizers"),
+    "muon's momentum": ("muon", BUFFER, HUGE, "of 0.weight is not finite"),
+    "muon's rate": ("muon", group("lr"), 7.0, "lr is 7.0, expected 0.1"),
+    "one optimizer of two": ("muon", part("method", "optimizer", "param_groups"), [], "must have 2 parameter groups"),
     "rounds that are no number": ("sign", part("method", "rounds", SLOW), "x", f"round count of {SLOW} must be 0 to"),
     "H beyond its limits": ("adaptive", part("schedule", "sync_every"), 10, "sync_every must be 2 to 9, received 10"),
     "H that is no number": ("adaptive", part("schedule", "sync_every"), True, "must be 2 to 9, received True"),
