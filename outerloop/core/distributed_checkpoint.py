@@ -17,6 +17,7 @@ same inner step, each in a separate folder, and must be loaded together.
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,12 @@ from torch import Tensor
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.feedback.residual_storage import dense
+from outerloop.replica.inner_state import inner_state, set_inner_state
 from outerloop.replica.sharding import process_group, to_global, to_local
 from outerloop.state import canonical
 from outerloop.state.dcp_files import Planner, Reader, Writer
@@ -60,7 +56,8 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
         outer: the outer loop, which also provides the model.
 
     Raises:
-        UserError: if a round is in flight and the run uses eager updates.
+        UserError: if a round is in flight and the run uses eager updates, or if the outer state has a tensor of a
+            parameter that is not sharded like this parameter.
     """
     if outer.in_flight and outer.loop.lander.eager:
         raise UserError(
@@ -76,9 +73,6 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Load a checkpoint that `save` wrote, with any number of ranks. Every rank of the island must call this.
-
-    Call this before `attach`: torch initializes the state of a new optimizer by taking a step, which an attached outer
-    loop would count.
 
     Loading executes no content of the folder, and checks the folder's index before it loads anything.
 
@@ -138,17 +132,9 @@ def load_inner(
     folder: str | Path, optimizer: Optimizer | None, model: Module, beside: dict[str, Any] | None = None
 ) -> None:
     """Load the model, the inner optimizer and the tensors of `beside` in place. Every rank must call this."""
-    state = inner_state(optimizer, model) | (beside or {})
+    state = inner_state(optimizer, model, saved=Reader(Path(folder)).metadata.state_dict_metadata) | (beside or {})
     read(folder, state, model)
-    set_model_state_dict(model, state["model"])
-    if optimizer is not None:
-        set_optimizer_state_dict(model, optimizer, state["optimizer"])
-
-
-def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
-    """Return the state dicts of the model and the inner optimizer, in the form that torch's checkpoints use."""
-    state: dict[str, Any] = {"model": get_model_state_dict(model)}
-    return state if optimizer is None else state | {"optimizer": get_optimizer_state_dict(model, optimizer)}
+    set_inner_state(state, optimizer, model)
 
 
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
@@ -175,7 +161,8 @@ def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
     """Return the tree with a placeholder for each tensor that is sharded like a parameter; add the tensor to `shards`.
 
-    path: the keys that lead to this subtree. name: the parameter that the subtree belongs to, or "".
+    path: the keys that lead to this subtree. name: the parameter that the subtree belongs to, or "". Raises UserError
+    if a tensor of a parameter has several values and another shape.
     """
     if isinstance(tree, dict):
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
@@ -183,17 +170,26 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
     if isinstance(x, Tensor) and name and x.shape == outer.slow[name].shape:
         shards["/".join(map(str, path))] = to_global(x, outer.island.params[name]).to(x.device)
         return {SHARD: name, "dtype": str(x.dtype).removeprefix("torch.")}
+    if isinstance(x, Tensor) and name and x.numel() > 1:
+        raise UserError(
+            f"cannot save a sharded checkpoint: {'/'.join(map(str, path))}, of the parameter {name}, has shape"
+            f" {list(x.shape)}, not {list(outer.slow[name].shape)}: use a method and feedback whose tensors have the"
+            " shapes of the parameters, such as method=diloco"
+        )
     return x
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
     """Return the name of the parameter that a key refers to, or "" if it does not refer to a parameter.
 
-    A key is a parameter's name or, in an optimizer's state, its index. path: the keys that lead to this key.
+    A key is a parameter's name or, in an optimizer's state, its index in the parameter groups. path: the keys that lead
+    to this key. An optimizer is stored in the attributes that the keys name.
     """
-    if path and path[-1] == "state" and isinstance(key, int):
-        return list(outer.slow)[key]
-    return key if key in outer.slow else ""
+    if not (path and path[-1] == "state" and isinstance(key, int)):
+        return key if key in outer.slow else ""
+    optimizer = reduce(getattr, path[1:-1], outer.parts[path[0]])
+    params = [x for group in optimizer.param_groups for x in group["params"]]
+    return next(name for name, x in outer.slow.items() if x is params[key])
 
 
 def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:

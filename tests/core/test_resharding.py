@@ -17,6 +17,7 @@ import outerloop
 from outerloop.core import distributed_checkpoint
 from outerloop.core.memory_usage import estimate, measure
 from outerloop.feedback.residual_storage import EightBit, dense
+from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.replica import sharding
 from outerloop.replica.sharding import full_tensor, to_global
 from outerloop.state import canonical
@@ -199,6 +200,36 @@ def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_m
     del net
     gc.collect()
     assert len(sharding.GROUPS) == before - 1
+
+
+def moved(optimizer):
+    """An outer loop with this outer optimizer, after one round."""
+    net = toy.model()
+    outer = toy.outer(net, toy.alone(), h=1, method=OuterOptimizer(optimizer=optimizer))
+    toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), 0, 0)
+    outer.after_inner_step(1)
+    return outer
+
+
+def test_each_momentum_is_stored_with_the_parameter_that_it_belongs_to():
+    """Vectors are in the first group of the outer optimizer, matrices in the second."""
+
+    def groups(params):
+        vectors, matrices = ([x for _, x in params if x.dim() == dim] for dim in (1, 2))
+        return torch.optim.SGD([{"params": vectors}, {"params": matrices}], lr=0.7, momentum=0.9)
+
+    outer = moved(groups)
+    tree = distributed_checkpoint.parted(outer.evolved()["method"], outer, {}, ("method",))
+    owners = [state["momentum_buffer"][distributed_checkpoint.SHARD] for state in tree["optimizer"]["state"].values()]
+    assert owners == ["0.bias", "1.weight", "1.bias", "2.bias", "0.weight", "2.weight"]
+
+
+def test_an_outer_state_that_cannot_be_sharded_is_refused_by_name(tmp_path):
+    outer = moved(lambda params: torch.optim.Adafactor(params, lr=0.1))
+    with pytest.raises(
+        UserError, match=r"state/0/row_var, of the parameter 0\.weight, has shape \[7, 1\], not \[7, 7\]"
+    ):
+        distributed_checkpoint.save(tmp_path, None, outer)
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
