@@ -119,10 +119,29 @@ def num_shards(model: Module) -> int:
 
 
 def mesh_and_placements(model: Module) -> tuple[Any, Sequence[Any]]:
-    """Return a model's device mesh and the placements of its first parameter, or (None, ()) if it is not sharded."""
+    """Return a model's device mesh and the placements of its first sharded parameter.
+
+    Return (None, ()) if no parameter is sharded. Raises UserError if a trainable parameter is not sharded although
+    another parameter is, or if parameters have different meshes.
+    """
     reshard(model)
-    p = next(model.parameters(), None)
-    return getattr(p, "device_mesh", None), getattr(p, "placements", ())
+    params: dict[str, Any] = dict(model.named_parameters())
+    sharded = {name: p for name, p in params.items() if hasattr(p, "device_mesh")}
+    if not sharded:
+        return None, ()
+    first, p = next(iter(sharded.items()))
+    for name, other in params.items():
+        if name in sharded and other.device_mesh != p.device_mesh:
+            raise UserError(
+                f"{first} is sharded over {p.device_mesh}, but {name} over {other.device_mesh}: call fully_shard with"
+                " one mesh for the whole model"
+            )
+        if name not in sharded and other.requires_grad:
+            raise UserError(
+                f"{first} is sharded, but {name} is trainable and not sharded: call fully_shard on the whole model"
+                " after its layers, or set requires_grad_(False) on it"
+            )
+    return p.device_mesh, p.placements
 
 
 def to_local(x: Tensor) -> Tensor:

@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from outerloop.replica.island import Island
-from outerloop.replica.sharding import num_processes
+from outerloop.replica.sharding import is_sharded, num_processes
+from outerloop.types import UserError
 from tests.support import sharded_islands, toy
 from tests.support.sharded_islands import EVEN, Net
 from tests.support.tensors import same_tensors
@@ -83,3 +85,23 @@ def test_processes_of_a_model_that_is_gathered_just_now(group):
     assert not hasattr(next(net.parameters()), "device_mesh")
     assert num_processes(net) == 2
     assert Island(net).layouts()["tokens.weight"] == "[32, 16], Shard(dim=0) part 0 of 2"
+
+
+@pytest.mark.parametrize("group", [2], indirect=True)
+def test_a_model_whose_first_parameter_is_not_sharded(group):
+    """It may be frozen. If it is trainable, the outer loop would exchange whole tensors and shards."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    fully_shard(net[1], mesh=init_device_mesh("cpu", (2,)))
+    with pytest.raises(UserError, match=r"1\.weight is sharded, but 0\.weight is trainable and not sharded"):
+        is_sharded(net)
+    net[0].requires_grad_(False)
+    assert is_sharded(net) and num_processes(net) == 2
+
+
+@pytest.mark.parametrize("group", [4], indirect=True)
+def test_a_model_on_two_meshes_is_refused(group):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    for layer, ranks in zip(net, ([0, 1], [0, 2]), strict=True):
+        fully_shard(layer, mesh=DeviceMesh("cpu", ranks))
+    with pytest.raises(UserError, match=r"0\.weight is sharded over .*, but 1\.weight over .*: call fully_shard with"):
+        is_sharded(net)
