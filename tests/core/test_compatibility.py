@@ -143,6 +143,16 @@ def test_eager_updates_need_the_same_step_in_every_round(make):
     assert "set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0, or eager=false" in said
 
 
+def test_eager_updates_need_steps_that_depend_on_the_mean_alone():
+    """Weight decay would shrink a difference between peers, instead of removing it when the mean lands."""
+
+    def decayed(params):
+        return torch.optim.SGD(params, lr=0.7, weight_decay=1e-4)
+
+    said = refused(method=OuterOptimizer(optimizer=decayed), **EAGER)
+    assert "set method.optimizer.weight_decay=0, or eager=false schedule.delay=0" in said
+
+
 @pytest.mark.parametrize(
     "codec", [Uniform(bits=4, chunk=256), PowerSgd(rank=4, small=Identity())], ids=["int4", "rank 4"]
 )

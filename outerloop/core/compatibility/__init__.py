@@ -19,6 +19,7 @@ from outerloop.core.compatibility.trials import (
     adds_up,
     aligned,
     announces,
+    decays,
     in_fast_weights,
     lossiness,
     recalled,
@@ -239,6 +240,12 @@ def of_eager(
             " With eager=true, each landing undoes an earlier eager update, so the same mean must give the same outer"
             " step in all rounds: set method.lr_factor=null method.momentum_factor=null method.optimizer.dampening=0,"
             " or eager=false schedule.delay=0"
+        )
+    if decays(method):
+        yield (
+            "this method shrinks the slow weights in every outer step, whatever the mean. With eager=true, they differ"
+            " between peers until the mean has landed, and would stay different:"
+            " set method.optimizer.weight_decay=0, or eager=false schedule.delay=0"
         )
 
 

@@ -77,9 +77,18 @@ def steady(method: OuterMethod) -> bool:
     return torch.equal(moved(method, torch.zeros_like(x), x), moved(method, x))
 
 
-def moved(method: OuterMethod, *means: Tensor) -> Tensor:
-    """Return the slow weights after one update by each mean, starting from zeros. Updates only a copy of the method."""
-    trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(means[0])}
+def decays(method: OuterMethod) -> bool:
+    """Return whether an outer step changes slow weights other than zero although the mean is zero."""
+    x = probe()[0]
+    return not torch.equal(moved(method, torch.zeros_like(x), start=x), x)
+
+
+def moved(method: OuterMethod, *means: Tensor, start: Tensor | None = None) -> Tensor:
+    """Return the slow weights after one update by each mean. Updates only a copy of the method.
+
+    start: the slow weights before the first update; None for zeros.
+    """
+    trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(means[0]) if start is None else start.clone()}
     trial.init(slow)
     for mean in means:
         trial.update(slow, {"trial": mean}, {})
