@@ -49,8 +49,8 @@ class Buffers:
         if kind not in KINDS:
             raise UserError(f"buffers={kind} is not one of {', '.join(KINDS)}: set buffers=local")
         self.model = model
-        saved = model.state_dict() if kind == "averaged" else {}
-        floats = {name: b for name, b in model.named_buffers() if name in saved and b.is_floating_point()}
+        saved = {plain_name(name) for name in model.state_dict()} if kind == "averaged" else set()
+        floats = {name: b for name, b in model.named_buffers() if plain_name(name) in saved and b.is_floating_point()}
         self.paths = {plain_name(name): name for name in floats}
         self.mean = {plain_name(name): b.detach().clone() for name, b in floats.items()}
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from outerloop import wire
 from outerloop.compress.index.rice import Rice
@@ -60,6 +61,12 @@ def test_averaged_is_the_arithmetic_mean(parts):
         assert torch.equal(a[1][name], mean) and torch.equal(b[1][name], mean)
     assert a[2][1].num_batches_tracked == 3 and torch.equal(a[2].mask, torch.full((2,), 0.1))
     assert a[3].buffers.mean.keys() == set(STATISTICS)
+
+
+def test_statistics_inside_activation_checkpointing_are_averaged():
+    net = batch_norm()
+    wrapped = nn.Sequential(net[0], checkpoint_wrapper(net[1]), net[2])
+    assert Buffers(wrapped, kind="averaged").mean.keys() == Buffers(net, kind="averaged").mean.keys() == set(STATISTICS)
 
 
 def test_local_is_what_training_left():
