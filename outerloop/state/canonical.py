@@ -56,6 +56,17 @@ def header(data: bytes) -> bytes:
     return data[: LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")]
 
 
+def tree_size(data: bytes) -> int:
+    """Return the size in bytes of an encoded tree's JSON. Only the header is decoded.
+
+    Raises ValueError if the header is invalid.
+    """
+    try:
+        return int(json.loads(header(data)[LENGTH_BYTES:])[TREE]["shape"][0])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise ValueError(f"the bytes are not an encoded state: {error!r}") from error
+
+
 def to_json(tree: Any, tensors: list[Tensor]) -> Any:
     """Convert a tree to JSON values: a dictionary to {"map": pairs}, a tensor to {"tensor": its index in `tensors`}.
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from outerloop import rng
-from outerloop.inner.audit.optimizer_bounds import refuse_impossible
+from outerloop.inner.audit.optimizer_bounds import momentum_gain, refuse_impossible
 from outerloop.inner.trainer import Trainer
 from outerloop.state import canonical
 from outerloop.swarm.audit.leaves import Leaf
@@ -52,15 +53,18 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     """Load a state that another peer sent.
 
     `like`: a trainer with the same settings, whose optimizer has made at least one step. It defines the names, shapes
-    and dtypes that are allowed. Raises ValueError if the state has others, if training cannot lead to its optimizer
-    state (optimizer_bounds.py), if a constant of the model differs, or if its random state is invalid.
+    and dtypes that are allowed. A parameter may lack a state of the optimizer, because no gradient has reached it yet.
+    Raises ValueError if the state has other tensors, if training cannot lead to its optimizer state
+    (optimizer_bounds.py), if a constant of the model differs, or if its random state is invalid.
     """
-    weights, optimizer, rest = [unpack(part, own) for part, own in zip(state, trees(like), strict=True)]
-    refuse_impossible(optimizer, trainer.clip_norm)
+    assert trainer.optimizer is not None and like.optimizer is not None
+    own = trees(like)
+    own[1]["optimizer"] = with_all_states(like.optimizer, own[1]["optimizer"])
+    weights, optimizer, rest = [unpack(part, allowed) for part, allowed in zip(state, own, strict=True)]
+    refuse_impossible(optimizer, trainer.clip_norm, gain=momentum_gain(trainer.optimizer))
     refuse_other_constants(trainer.model, rest["buffers"])
     copy_all(weights, trainer.outer.island.params)
     copy_all(rest["buffers"], dict(trainer.model.named_buffers()))
-    assert trainer.optimizer is not None
     trainer.optimizer.load_state_dict(with_tensors(trainer.optimizer.state_dict(), optimizer["optimizer"]))
     trainer.updates = int(optimizer["updates"])
     try:
@@ -72,15 +76,24 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
 def unpack(part: bytes, own: Any) -> Any:
     """Decode a part of a state that another peer sent. `own`: the same tree of this peer.
 
-    Raises ValueError if names, shapes or dtypes differ. The headers are compared first, so that no tree is decoded that
-    is larger than this peer's, and would need much more memory than its bytes.
+    Raises ValueError if names, shapes or dtypes differ, except that parameters may lack a state of the optimizer. Sizes
+    are compared first, so that no tree is decoded that is larger than this peer's, and would need much more memory than
+    its bytes.
     """
-    for allowed in (own, unused(own)):
-        if canonical.header(part) == canonical.header(canonical.pack(allowed)):
-            tree = canonical.unpack(part)
-            if spec(tree) == spec(allowed):
-                return tree
+    largest = canonical.pack(own)
+    if len(canonical.header(part)) <= len(canonical.header(largest)) and fits(part, largest):
+        tree = canonical.unpack(part)
+        if spec(tree) == spec(reduced(own, tree)):
+            return tree
     raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
+
+
+def fits(part: bytes, largest: bytes) -> bool:
+    """Return whether the header of an encoded tree is valid, and its JSON is not larger than that of `largest`."""
+    try:
+        return canonical.tree_size(part) <= canonical.tree_size(largest)
+    except ValueError:
+        return False
 
 
 def refuse_other_constants(model: Module, received: Mapping[str, Tensor]) -> None:
@@ -127,11 +140,36 @@ def with_tensors(own: Any, received: Any) -> Any:
     }
 
 
-def unused(tree: Any) -> Any:
-    """Return the tree as it is before the optimizer's first step: with each `state` empty."""
-    if isinstance(tree, dict):
-        return {key: {} if key == STATE else unused(item) for key, item in tree.items()}
-    return [unused(item) for item in tree] if isinstance(tree, list) else tree
+def with_all_states(optimizer: Optimizer, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's tensors with zeros as the state of each parameter that has no state yet.
+
+    The keys and dtypes are those of another parameter in the same group; if none has a state, nothing is added.
+    """
+    states, first = dict(tree[STATE]), 0
+    for group in optimizer.param_groups:
+        params = dict(enumerate(group["params"], start=first))
+        first += len(params)
+        other = max((i for i in params if i in states), key=lambda i: params[i].dim(), default=None)
+        if other is not None:
+            shape = params[other].shape
+            states |= {
+                i: {key: x.new_zeros(p.shape if x.shape == shape else x.shape) for key, x in states[other].items()}
+                for i, p in params.items()
+                if i not in states
+            }
+    return tree | {STATE: states}
+
+
+def reduced(own: Any, received: Any) -> Any:
+    """Return the tree `own` without the optimizer states of the parameters that have none in `received`."""
+    if not isinstance(own, dict) or not isinstance(received, dict):
+        return own
+    return {
+        key: {i: x for i, x in item.items() if i in received.get(key, {})}
+        if key == STATE and isinstance(item, dict) and isinstance(received.get(key), dict)
+        else reduced(item, received.get(key))
+        for key, item in own.items()
+    }
 
 
 def spec(tree: Any) -> Any:

@@ -5,23 +5,19 @@ import math
 import pytest
 import torch
 
-from outerloop.inner.audit.optimizer_bounds import refuse_impossible
+from outerloop.inner.audit.optimizer_bounds import momentum_gain, refuse_impossible
 
 HONEST = {
     "updates": torch.tensor(3),
     "optimizer": {
-        "parts": [
-            {"state": {0: {"momentum_buffer": torch.tensor([0.5, -0.5])}}},
-            {
-                "state": {
-                    1: {
-                        "step": torch.tensor(3.0),
-                        "exp_avg": torch.tensor([-0.5, 0.2]),
-                        "exp_avg_sq": torch.tensor([0.25, 0.0]),
-                    }
-                }
+        "state": {
+            0: {"momentum_buffer": torch.tensor([0.5, -0.5])},
+            1: {
+                "step": torch.tensor(3.0),
+                "exp_avg": torch.tensor([-0.5, 0.2]),
+                "exp_avg_sq": torch.tensor([0.25, 0.0]),
             },
-        ]
+        }
     },
 }
 
@@ -47,6 +43,17 @@ def test_other_states_are_refused(name, values):
     state = {"updates": torch.tensor(3), "state": [{name: torch.tensor(values)}]}
     with pytest.raises(ValueError, match=f"{name} in the optimizer's state must be finite and within"):
         refuse_impossible(state, 0.5)
+
+
+@pytest.mark.parametrize(("decay", "gain"), [(0.0, 4.0), (0.1, math.inf)])
+def test_the_momentum_of_sgd_is_a_sum_of_gradients(decay, gain):
+    """With momentum 3/4, the sum of 1 + 3/4 + 9/16 + ... is 4."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.75, weight_decay=decay)
+    assert momentum_gain(optimizer) == gain
+    refuse_impossible({"momentum_buffer": torch.tensor([2.0])}, 0.5, gain=gain)
+    with pytest.raises(ValueError, match=r"must be finite and within -2 \.\. 2"):
+        refuse_impossible({"momentum_buffer": torch.tensor([2.1])}, 0.5, gain=4.0)
+    assert momentum_gain(torch.optim.AdamW([torch.zeros(1, requires_grad=True)])) == 1
 
 
 def test_without_clipping_only_signs_and_finite_values_are_checked():

@@ -122,7 +122,7 @@ def changed(state: State, part: int, change: Callable[[Any], Any]) -> State:
         (0, lambda tree: tree.update({next(iter(tree)): torch.zeros(3)})),
         (0, lambda tree: tree.update({next(iter(tree)): "text"})),
         (1, lambda tree: tree.update(updates=torch.zeros(2))),
-        (1, lambda tree: tree["optimizer"]["state"].popitem()),
+        (1, lambda tree: tree["optimizer"]["state"][0].popitem()),
         (1, lambda tree: tree["optimizer"].update(state=[])),
         (2, lambda tree: tree["buffers"].update({f"{ROTARY}Q": tree["buffers"].pop(f"{ROTARY}q")})),
         (2, lambda tree: tree.update(rng={})),
