@@ -69,7 +69,13 @@ def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
     tied = {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     saved = {plain_name(name): tensor for name, tensor in model.state_dict().items()}
     buffers = {name: tensor for name, tensor in saved.items() if name not in tied}
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in {**buffers, **names, **slow}.items()}
+    exported = {name: tensor.detach().cpu().contiguous() for name, tensor in {**buffers, **names, **slow}.items()}
+    seen: set[int] = set()
+    for name in buffers:  # safetensors refuses tensors that share memory, such as one mask in all layers
+        memory = exported[name].untyped_storage().data_ptr()
+        exported[name] = exported[name].clone() if memory in seen else exported[name]
+        seen.add(memory)
+    return exported
 
 
 def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:

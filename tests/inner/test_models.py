@@ -132,6 +132,15 @@ def test_an_own_module_is_exported_as_its_tensors(tmp_path: Path) -> None:
     torch.testing.assert_close(tensors["table.weight"], model.table.weight.detach() + 0.5)
 
 
+def test_a_buffer_that_layers_share_is_exported_for_each_layer(tmp_path: Path) -> None:
+    model, mask = nn.Sequential(Bigram(5), Bigram(5)), torch.ones(5, 5).tril()
+    for layer in model:
+        layer.register_buffer("mask", mask)
+    export_hf(model, moved(model), None, tmp_path / "out")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(tensors["0.mask"], mask) and torch.equal(tensors["1.mask"], mask)
+
+
 def test_an_export_replaces_only_an_export(tmp_path: Path) -> None:
     model, folder = Bigram(5), tmp_path / "out"
     export_hf(model, moved(model), None, folder)
