@@ -125,6 +125,7 @@ class OuterLoop:
         self.state_dtype = STATE_DTYPES[state_dtype]
         self.replica = Replica(model, dtype=self.state_dtype, island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
+        self.warnings += self.replica.warnings
         shapes = {name: x.shape for name, x in self.slow.items()}
         compatibility.refuse_model(schedule=schedule, compress=compress, shapes=shapes)
         self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
@@ -360,7 +361,9 @@ def load_part(name: str, part: Any, state: dict[str, Any]) -> None:
     """Restore the state of one part of an outer loop. Raises UserError if another kind of this part saved it."""
     try:
         part.load_state_dict(state)
-    except (KeyError, TypeError, AttributeError) as error:
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"the saved state of {name} does not fit the {name} of this run ({error!r}): resume with the options of"
             " the run that saved it"

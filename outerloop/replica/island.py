@@ -43,7 +43,7 @@ class Island:
         is_sharded: whether the model is under `fully_shard`, even with one process. If so, processes exchange shards.
 
     Raises:
-        UserError: if the model has no trainable parameter.
+        UserError: if the model has no trainable parameter, or one that is complex.
     """
 
     def __init__(
@@ -57,6 +57,12 @@ class Island:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on the parameters to train"
             )
+        for name, p in self.params.items():
+            if p.is_complex():
+                raise UserError(
+                    f"{name} is {p.dtype}, and complex parameters cannot be exchanged: store it as real numbers"
+                    " (torch.view_as_real), or set requires_grad_(False) on it"
+                )
         device = next(iter(self.params.values())).device
         self.state_device = None if state_device == torch.device(device.type) else state_device
 

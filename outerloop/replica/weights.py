@@ -9,7 +9,7 @@ from torch.nn import Module
 
 from outerloop import wire
 from outerloop.replica.island import Island, copy_to
-from outerloop.types import Tensors
+from outerloop.types import Tensors, UserError, printable
 
 
 class Replica:
@@ -17,14 +17,22 @@ class Replica:
 
     Args:
         model: the model, updated in place; its trainable parameters are θ.
-        dtype: dtype of φ, at least as wide as the dtype of θ.
+        dtype: dtype of φ; should be at least as wide as the dtype of θ.
         island: interface through which θ is read and written, or None for `Island(model)`.
+
+    Attributes:
+        warnings: one line if θ has a wider dtype than φ.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
         self.island = island or Island(model)
         fast = ((name, self.island.read_parameter(name)) for name in self.island.params)
         self.slow = {name: copy_to(x, device=x.device, dtype=dtype) for name, x in fast}
+        self.warnings = [
+            f"{name} is float64, but is rounded to float32 when a round lands: set state_dtype=float64"
+            for name, p in self.island.params.items()
+            if p.dtype == torch.float64 != dtype
+        ][:1]
         self.hashes: dict[str, int] = {}
         self.update_hashes(self.slow)
 
@@ -43,7 +51,22 @@ class Replica:
 
     @torch.no_grad()
     def load_slow(self, weights: Tensors) -> None:
-        """Copy `weights` to the slow weights φ and update their hashes."""
+        """Copy `weights` to the slow weights φ and update their hashes.
+
+        Raises UserError if `weights` are of other parameters or have other shapes.
+        """
+        if weights.keys() != self.slow.keys():
+            different = ", ".join(sorted(map(printable, weights.keys() ^ self.slow.keys())))
+            raise UserError(
+                f"the saved weights are of other trainable parameters: only one of the two models trains {different}:"
+                " freeze the same parameters as the run that saved them"
+            )
+        for name, x in self.slow.items():
+            if weights[name].shape != x.shape:
+                raise UserError(
+                    f"the saved weights are of another model: the shape of {name} is {list(weights[name].shape)} there,"
+                    f" {list(x.shape)} in this model: use the model of the run that saved them"
+                )
         for name, x in self.slow.items():
             x.copy_(weights[name])
         self.update_hashes(self.slow)
