@@ -185,6 +185,7 @@ def sharded_over_mesh(mesh, rank):
     return outer.slow_hash
 
 
+@pytest.mark.slow
 def test_islands_of_a_mesh_hold_one_model(tmp_path):
     found = process_group.together(4, over_mesh, tmp_path)
     assert len({slow for slow, *_ in found}) == 1 and all(size == 2 for _, size, *_ in found)

@@ -102,7 +102,7 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
         trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
 
 
-@pytest.mark.parametrize(("keeps", "total"), [(True, 520), (False, 20)])
+@pytest.mark.parametrize(("keeps", "total"), [(True, 520), pytest.param(False, 20, marks=pytest.mark.slow)])
 def test_the_bytes_of_a_resumed_run_include_those_sent_before(keeps, total, tmp_path):
     """Checkpoints of earlier versions do not contain the bytes."""
     options = {"exchange": toy.alone(500), "save_strategy": "steps", "save_steps": 4}
@@ -155,7 +155,7 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
 
 
 @pytest.mark.parametrize("length", [{"max_steps": 9}, {"max_steps": -1, "num_train_epochs": 9 / 32}])
-@pytest.mark.parametrize(("missed", "own_steps"), [(1, 6), (3, 3)])
+@pytest.mark.parametrize(("missed", "own_steps"), [pytest.param(1, 6, marks=pytest.mark.slow), (3, 3)])
 def test_a_peer_that_missed_rounds_ends_at_the_same_inner_step_as_the_others(missed, own_steps, length, tmp_path):
     """It launches no round that the others do not take part in, and saves and evaluates at its end."""
     options = ["schedule.sync_every=3"]
@@ -197,7 +197,7 @@ def test_the_run_is_left_when_the_optimizer_does_not_fit():
     assert left == [True]
 
 
-@pytest.mark.parametrize("retries", [True, False])
+@pytest.mark.parametrize("retries", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_training_begins_again_after_an_error(retries, tmp_path):
     trainer = trainer_that_fails(tmp_path, auto_find_batch_size=retries)
     if not retries:

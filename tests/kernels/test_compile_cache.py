@@ -64,6 +64,7 @@ def test_only_folders_that_nobody_has_used_for_long_are_deleted(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loops-new", "other"]
 
 
+@pytest.mark.slow
 def test_an_edited_helper_is_compiled_anew_into_its_callers(checkout):
     decoded(checkout)
     helper = checkout / KERNELS / "arrays.py"
@@ -75,6 +76,7 @@ def test_an_edited_helper_is_compiled_anew_into_its_callers(checkout):
     assert len(list((checkout / "cache/outerloop").glob("loops-*"))) == 2
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
     (checkout / "cache").touch()
     values, hits_and_misses, log = decoded(checkout)
@@ -93,6 +95,7 @@ def test_damaged_files_are_replaced(checkout):
     assert decoded(checkout) == (RIGHT, "1 0", "")
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_nothing_is_kept_and_said_once(checkout):
     start = DECODE.index("code, level")
     values, hits_and_misses, log = decoded(checkout, program=DECODE[:start] + FULL_DISK + DECODE[start:])

@@ -82,7 +82,10 @@ def fewer_windows(trainer: Trainer[Any], windows: list[torch.Tensor]) -> None:
     trainer.train_on([window[:1] for window in windows])
 
 
-@pytest.mark.parametrize("fake", [skipped, other_data, scaled, noisy, fewer_windows])
+@pytest.mark.parametrize(
+    "fake",
+    [skipped, noisy, *(pytest.param(fake, marks=pytest.mark.slow) for fake in (other_data, scaled, fewer_windows))],
+)
 def test_one_faked_step_of_thirty_is_found_in_its_window(fake: Fake) -> None:
     trainer = trainer_of(*SMALL_BATCH)
     states, steps = trained(trainer, 30, every=5, fake=fake, at=17)
