@@ -8,7 +8,7 @@ Metered        counts bytes and transfer time
 SharedDecode   peers of one process, or the ranks of an island, share the decoded messages of a round
 RejectsPeers   excludes peers whose messages are unusable
 Publishes      shows what each peer has contributed to those who observe the run
-RosterNews     reports which peers join and leave the run
+ReportsRoster  reports which peers join and leave the run
 Counted        reports additional counters, such as the number of rejections
 """
 
@@ -276,7 +276,7 @@ def public_names(exchange: Exchange) -> Mapping[str, str]:
 
 
 @runtime_checkable
-class RosterNews(Protocol):
+class ReportsRoster(Protocol):
     """An exchange that reports which peers join and leave the run."""
 
     def roster_news(self) -> Sequence[str]:
@@ -286,7 +286,7 @@ class RosterNews(Protocol):
 
 def roster_news(exchange: Exchange) -> Sequence[str]:
     """Return one line for each peer that has joined or left since the last call; empty if the exchange has none."""
-    return exchange.roster_news() if isinstance(exchange, RosterNews) else ()
+    return exchange.roster_news() if isinstance(exchange, ReportsRoster) else ()
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
-from outerloop.state.checkpoint import unwrap_parts
+from outerloop.state.part_states import unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.types import Capabilities, Round, UserError

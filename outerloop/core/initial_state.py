@@ -47,7 +47,7 @@ class Standing:
     step: the inner step.
     slow: hash of the slow weights.
     layouts: hash of the shapes and memory layouts of the parameters.
-    frozen: hash of the frozen parameters, or "" if there is none; not compared with a peer that reports none.
+    frozen: hash of the frozen parameters; "" if the model has none. Compared only if both peers report a hash.
     hardware: description of the machine, or "" if the outer method is bit-identical on every machine.
     """
 

@@ -36,7 +36,7 @@ from outerloop.replica.island import Island
 from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
-from outerloop.state.checkpoint import on_device, unwrap_parts, wrap_parts
+from outerloop.state.part_states import load_part, on_device, unwrap_parts, wrap_parts
 from outerloop.types import Contribution, Round, StateTransferRequired, UserError
 
 logger = logging.getLogger(__name__)
@@ -355,16 +355,3 @@ class OuterLoop:
                 load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
         self.loop.inner_step = state["inner_step"]
         self.launcher.resume(state["samples"], state["in_flight"])
-
-
-def load_part(name: str, part: Any, state: dict[str, Any]) -> None:
-    """Restore the state of one part of an outer loop. Raises UserError if another kind of this part saved it."""
-    try:
-        part.load_state_dict(state)
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"the saved state of {name} does not fit the {name} of this run ({error!r}): resume with the options of"
-            " the run that saved it"
-        ) from error

@@ -235,14 +235,13 @@ class RoundReport:
     blob: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
-        """Return one short line, such as "round 3: 2 peers, payload 6.1 kB, waited 1.2 s", or why the round failed."""
+        """Return one line: "round 3: 2 peers, payload 6,120 bytes, waited 1.2 s", or why the round failed."""
         name = f"round {self.round.number}" + (f" fragment {self.round.fragment}" if self.round.fragment else "")
         if self.failed:
             return f"{name} failed: {self.failed}"
         peers = f"{len(self.peers)} peer{'s' * (len(self.peers) != 1)}"
-        size, unit = (self.payload_bytes / 1e6, "MB") if self.payload_bytes >= 1e6 else (self.payload_bytes / 1e3, "kB")
         refused = f", {len(self.refused)} refused" if self.refused else ""
-        return f"{name}: {peers}, payload {size:.1f} {unit}, waited {self.wait_s:.1f} s{refused}"
+        return f"{name}: {peers}, payload {self.payload_bytes:,} bytes, waited {self.wait_s:.1f} s{refused}"
 
     @property
     def peer_wait_s(self) -> float:

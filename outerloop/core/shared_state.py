@@ -32,7 +32,7 @@ from outerloop.protocols import AdaptiveSchedule, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.weights import Replica
 from outerloop.state import canonical
-from outerloop.state.checkpoint import on_device
+from outerloop.state.part_states import on_device
 from outerloop.types import Round, Tensors, UserError
 
 STATES = 4

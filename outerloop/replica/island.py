@@ -188,7 +188,10 @@ def trainable_parameters(model: Module) -> dict[str, Parameter]:
 
 
 def hash_parameters(described: Iterable[tuple[str, str, Tensor]]) -> str:
-    """Return a 64-bit hash of parameters, each given as name, layout and tensor, or "" if there is none."""
+    """Return one 64-bit hash of several parameters, in hexadecimal, or "" if `described` is empty.
+
+    described: name, layout (sharding.describe_layout) and tensor of each parameter.
+    """
     hashes = [
         wire.name_hash(f"{name} {layout} {x.dtype} {wire.tensors_hash({name: x})}") for name, layout, x in described
     ]

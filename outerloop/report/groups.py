@@ -6,10 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import stdev
 from typing import Any
 
 from outerloop.report import setting_diff
+from outerloop.report.baseline import Baseline
 from outerloop.report.runs import Run
 from outerloop.report.units import Stat
 from outerloop.types import UserError
@@ -58,7 +60,7 @@ class Group:
         """Return the mean final validation loss in nats per token."""
         return self.stat("val_loss").mean
 
-    @property
+    @cached_property
     def comparison_key(self) -> str:
         """Return a key that is equal for groups whose losses can be compared."""
         return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
@@ -96,7 +98,7 @@ class Comparison:
     def __init__(self, runs: Sequence[Run], *, baseline: str | None) -> None:
         self.runs, self.groups = list(runs), group_runs(runs)
         self.finished = [group for group in self.groups if group.finished]
-        self.baseline = baseline or DEFAULT_BASELINE
+        self.baseline = Baseline(baseline or DEFAULT_BASELINE, self.finished)
         recipes = sorted({group.recipe for group in self.finished})
         if baseline and baseline not in recipes:
             advice = f"use --baseline {recipes[0]}" if recipes else "omit --baseline"
@@ -111,51 +113,9 @@ class Comparison:
         placed = [(group.label, run) for group in self.groups for run in group.unfinished]
         return placed + [(run.recipe, run) for run in self.runs if not run.settings]
 
-    @property
-    def baseline_groups(self) -> list[Group]:
-        """Return the groups with the recipe of the baseline and finished runs."""
-        return [group for group in self.finished if group.recipe == self.baseline]
-
     def find_baseline(self, group: Group) -> Group | None:
-        """Return the baseline group that this group is compared with, or None if none is comparable.
-
-        This is `matching_baseline`, or else the one with the lowest loss.
-        """
-        comparable = [other for other in self.baseline_groups if other.comparison_key == group.comparison_key]
-        return self.matching_baseline(group) or min(comparable, key=sort_key, default=None)
-
-    def matching_baseline(self, group: Group) -> Group | None:
-        """Return the only comparable baseline group that equals this group in `baseline_keys`, if there is just one.
-
-        Settings that this group does not have are ignored.
-        """
-        keys = [key for key in self.baseline_keys if key in group.settings]
-        matching = [
-            other
-            for other in self.baseline_groups
-            if other.comparison_key == group.comparison_key
-            and not setting_diff.differing_keys([pick(other.settings, keys), pick(group.settings, keys)])
-        ]
-        return matching[0] if len(matching) == 1 else None
-
-    @property
-    def baseline_keys(self) -> list[str]:
-        """Return the settings in which the baseline groups differ from each other."""
-        return setting_diff.differing_keys([group.settings for group in self.baseline_groups])
-
-    @property
-    def baseline_caption(self) -> str:
-        """Return which baseline groups the gaps are relative to, or "" if there is only one."""
-        if len(self.baseline_groups) < 2:
-            return ""
-        matched = [group for group in self.finished if self.matching_baseline(group)]
-        named = " and ".join(setting_diff.named_keys([group.settings for group in self.baseline_groups]))
-        best = f"the best of {len(self.baseline_groups)} {self.baseline} groups"
-        if not matched:
-            return f"gaps are relative to {best}"
-        others = [group.label for group in self.finished if group not in matched]
-        same = f"gaps are relative to the {self.baseline} group with equal {named}"
-        return same + (f", those of {'; '.join(others)} to {best}" if others else "")
+        """Return the baseline group that a finished group is compared with, or None if none is comparable."""
+        return self.baseline.of.get(group.label)
 
     def gap_percent(self, group: Group) -> float | None:
         """Return the percentage of its baseline's absolute loss by which this group's mean final loss exceeds it.
@@ -167,7 +127,7 @@ class Comparison:
             return None
         return 100 * (group.loss - base.loss) / abs(base.loss)
 
-    @property
+    @cached_property
     def front(self) -> list[Group]:
         """Return the groups that no other group dominates in final loss and bytes sent, ordered by bytes sent."""
         points = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
@@ -199,27 +159,22 @@ class Comparison:
 
     def baseline_notes(self) -> list[str]:
         """Return notes on gaps to the baseline that are missing, ambiguous, or between runs of different lengths."""
-        bases = {group.label: base for group in self.finished if (base := self.find_baseline(group))}
+        bases = self.baseline.of
         if not bases:
-            return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]
+            return [f"no finished run of the baseline {self.baseline.recipe}, so there are no gaps"]
         uneven = [g for g in self.finished if g.label in bases and differs(tokens(g), tokens(bases[g.label]))]
         incomparable = [g.label for g in self.finished if g.label not in bases]
         return [
             *(["some gaps compare runs of different lengths: check their token counts"] if uneven else []),
             *(
                 [
-                    f"no gap, because no finished {self.baseline} run has the same model, data and evaluation: "
+                    f"no gap, because no finished {self.baseline.recipe} run has the same model, data and evaluation: "
                     + "; ".join(incomparable)
                 ]
                 if incomparable
                 else []
             ),
         ]
-
-
-def pick(settings: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with these keys."""
-    return {key: settings[key] for key in keys if key in settings}
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

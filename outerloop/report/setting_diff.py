@@ -6,7 +6,9 @@ A label consists of the recipe and a few settings in which the group differs fro
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 Settings = dict[str, Any]
@@ -96,8 +98,9 @@ def identity(settings: Settings) -> str:
 def labels(groups: Sequence[Settings]) -> list[str]:
     """Return one label per group. `groups`: the results of `training_settings` for each group, all different."""
     out: list[str] = []
+    keys = keys_by_recipe(groups)
     for settings in groups:
-        words = [f"{key}={format_value(settings, key)}" for key in distinguishing_keys(same_recipe(settings, groups))]
+        words = [f"{key}={format_value(settings, key)}" for key in keys[recipe_name(settings)]]
         label = " ".join([recipe_name(settings), *words])
         out.append(label if label not in out else f"{label} #{len(out) + 1}")
     return out
@@ -105,7 +108,7 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
 def named_keys(groups: Sequence[Settings]) -> list[str]:
     """Return the keys that appear in at least one label, in the order of `differing_keys`."""
-    keys = {key for settings in groups for key in distinguishing_keys(same_recipe(settings, groups))}
+    keys = set(chain.from_iterable(keys_by_recipe(groups).values()))
     return [key for key in differing_keys(groups) if key in keys]
 
 
@@ -114,9 +117,12 @@ def recipe_name(settings: Settings) -> str:
     return str(settings.get("recipe", "unknown"))
 
 
-def same_recipe(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
-    """Return the groups with the same recipe as `settings`."""
-    return [other for other in groups if recipe_name(other) == recipe_name(settings)]
+def keys_by_recipe(groups: Sequence[Settings]) -> dict[str, list[str]]:
+    """Return the name of each recipe with the keys that distinguish its groups."""
+    members: dict[str, list[Settings]] = defaultdict(list)
+    for settings in groups:
+        members[recipe_name(settings)].append(settings)
+    return {recipe: distinguishing_keys(same) for recipe, same in members.items()}
 
 
 def distinguishing_keys(groups: Sequence[Settings]) -> list[str]:

@@ -26,14 +26,14 @@ class Table:
 
 def results(comparison: Comparison) -> Table:
     """Return a table with one row per group that has finished runs, sorted by loss."""
-    gap_to = f"gap to {comparison.baseline}"
+    gap_to = f"gap to {comparison.baseline.recipe}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
-    waits = ["wait_s"] if has_waits(comparison) else []
+    waits = has_waits(comparison)
     caption = "Finished runs: mean ± standard deviation over n seeds"
     return Table(
-        "; ".join(filter(None, [caption, comparison.baseline_caption])),
-        [*reached, "bits/param/round", "tokens", *waits, "wall_s"],
-        [list(result(comparison, group)) for group in comparison.finished],
+        "; ".join(filter(None, [caption, comparison.baseline.caption])),
+        [*reached, "bits/param/round", "tokens", *(["wait_s"] if waits else []), "wall_s"],
+        [list(result(comparison, group, waits=waits)) for group in comparison.finished],
     )
 
 
@@ -47,8 +47,8 @@ def takes_turns(group: Group) -> bool:
     return group.runs[0].settings.get("workers_as") == "threads"
 
 
-def result(comparison: Comparison, group: Group) -> Iterator[str]:
-    """Yield the cells of one group's row in `results`."""
+def result(comparison: Comparison, group: Group, *, waits: bool) -> Iterator[str]:
+    """Yield the cells of one group's row in `results`. `waits`: whether the table has the column wait_s."""
     yield group.label
     yield str(len(group.finished))
     yield format_stat(group.stat("val_loss"), decimals=3)
@@ -57,7 +57,7 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
     yield "●" if group in comparison.front else ""
     yield format_stat(group.stat("bits_per_param_per_round"), decimals=3)
     yield format_count(group.stat("tokens"))
-    if has_waits(comparison):
+    if waits:
         yield DASH if takes_turns(group) else format_seconds(group.stat("wait_s"))
     yield format_seconds(group.stat("wall_s"))
 

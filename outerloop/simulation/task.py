@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
-from outerloop.state.checkpoint import on_device
+from outerloop.state.part_states import on_device
 from outerloop.types import UserError
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]

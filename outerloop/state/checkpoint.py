@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from outerloop.state.damage import MISSING, file_fingerprint, fingerprint, is_valid, names_in, refuse_unreadable
 from outerloop.state.durable import sync_folder
@@ -78,32 +77,6 @@ def pack(state: dict[str, Any]) -> bytes:
 def read(path: Path) -> dict[str, Any]:
     """Load a state from a file. The file may contain only tensors and plain values; no code in it is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def on_device(state: Any, device: torch.device) -> Any:
-    """Move every tensor in nested dictionaries, lists and tuples to a device."""
-    if isinstance(state, Tensor):
-        return state.to(device)
-    if isinstance(state, dict):
-        return {key: on_device(value, device) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(on_device(value, device) for value in state)
-    return state
-
-
-def wrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Wrap every part of an outer loop's state in a tuple of length one, except weights and counters.
-
-    torch.distributed.checkpoint loads only keys that the target state already has, but a new outer loop has no
-    residual, no momentum and no rounds in flight. It treats a tuple as one value, and saves and loads it whole.
-    """
-    unwrapped = ("slow", "inner_step", "samples")
-    return {key: part if key in unwrapped else (part,) for key, part in state.items()}
-
-
-def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Undo `wrap_parts`. A state that was not wrapped is returned unchanged."""
-    return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
 
 
 def newest_valid(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:

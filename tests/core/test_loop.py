@@ -18,7 +18,7 @@ from outerloop.config import instantiate, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.replica.island import Island
-from outerloop.state.checkpoint import on_device
+from outerloop.state.part_states import on_device
 from outerloop.types import Contribution, ReplicasDiverged, Round, Stopped, UserError
 from tests.support import toy
 from tests.support.failing_exchange import Failing, NeverComes

@@ -70,7 +70,7 @@ class EarlyVerifier:
                 )
 
     def verify(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
-        """Return the early result for a round that lands now, or verify the round now if there is none.
+        """Return the verified form of a round that lands now. If it was not verified early, verify it now.
 
         Raises the errors of RoundVerifier.verify_round.
         """

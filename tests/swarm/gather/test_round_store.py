@@ -83,15 +83,24 @@ class Threaded(MemoryDisk):
         await asyncio.sleep(1)
 
 
-@virtual
-async def test_a_payload_whose_download_is_dropped_while_it_is_written_is_removed_with_its_round() -> None:
-    disk = Threaded()
-    store, one = RoundStore(disk), Participant.of("a", b"content")
+async def cancelled_put(store: RoundStore) -> Participant:
+    """Begin to store a payload of round 3, and cancel that while it is written. Return its participant."""
+    one = Participant.of("a", b"content")
     writing = asyncio.create_task(store.put(3, one, b"content"))
     await asyncio.sleep(0.5)
     writing.cancel()
+    await asyncio.wait([writing])
+    assert writing.cancelled() and (3, one) not in store
+    return one
+
+
+@virtual
+async def test_a_payload_whose_download_is_dropped_while_it_is_written_is_removed_with_its_round() -> None:
+    disk = Threaded()
+    store = RoundStore(disk)
+    one = await cancelled_put(store)
     await asyncio.sleep(1)
-    assert writing.cancelled() and (3, one) in store
+    assert (3, one) in store
     store.forget_before(4)
     assert not disk
 
@@ -99,10 +108,8 @@ async def test_a_payload_whose_download_is_dropped_while_it_is_written_is_remove
 @virtual
 async def test_a_payload_that_is_being_written_is_not_written_a_second_time_meanwhile() -> None:
     disk = Threaded()
-    store, one = RoundStore(disk), Participant.of("a", b"content")
-    first = asyncio.create_task(store.put(3, one, b"content"))
-    await asyncio.sleep(0.5)
-    first.cancel()
+    store = RoundStore(disk)
+    one = await cancelled_put(store)
     disk.write = None  # type: ignore[method-assign, assignment]
     await store.put(3, one, b"content")
     assert (3, one) in store
