@@ -280,7 +280,10 @@ class ReportsRoster(Protocol):
     """An exchange that reports which peers join and leave the run."""
 
     def roster_news(self) -> Sequence[str]:
-        """Return one line for each peer that has joined or left since the last call, or several in one line."""
+        """Return one line for each peer that has joined or left since the last call.
+
+        An exchange may limit the number of lines, and count further changes in one line.
+        """
         ...
 
 

@@ -55,7 +55,8 @@ columns
   exposed     part of the round in which inner steps wait for exchanges (and for --codec), in seconds
   waiting     part of the round in which a peer waits for slower or absent peers, or for a partner, in seconds
   met         share of a peer's rounds with an exchange; in the others it took a solo step (gossip) or was late
-              (gather): a late peer skips the inner steps until the next round, so it may lose tokens on faster links
+              (gather). A late peer skips the inner steps until the next round. With faster links, rounds are decided
+              sooner, so more peers may be late
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
   recommended the row with the lowest loss in scripts/results (1M parameters, equal tokens), out of the rows within
               --hours and --traffic or, without such a budget, the rows within 5 % of the fastest

@@ -42,7 +42,7 @@ def cause_chain(error: BaseException) -> list[BaseException]:
 
 
 def missing_class(cause: BaseException, node: DictConfig) -> str:
-    """Return a message that names the classes of a module without the class that the node names, or "" otherwise."""
+    """Return a message if a module lacks the class that the node names, or "" otherwise."""
     name = cause.name if isinstance(cause, ModuleNotFoundError) and cause.name in names_in(node) else ""
     parent, _, wanted = (name or "").rpartition(".")
     module = sys.modules.get(parent)

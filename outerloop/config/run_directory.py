@@ -144,7 +144,7 @@ def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:
     """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
-    `earlier`: the settings returned by `earlier_length`. `resumed`: whether the directory already contained a run.
+    `earlier`: the settings returned by `with_saved_rounds`. `resumed`: whether the directory already contained a run.
     Raises UserError if its checkpoints cannot be read, or if all are damaged.
     """
     checkpoint.remove_temporary(path)

@@ -56,8 +56,8 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
         outer: the outer loop, which also provides the model.
 
     Raises:
-        UserError: if a round is in flight and the run uses eager updates, or if the outer state has a tensor of a
-            parameter that is not sharded like this parameter.
+        UserError: if a round is in flight and the run uses eager updates, or if a tensor of the outer
+            state is not sharded like the parameter to which it belongs.
     """
     if outer.in_flight and outer.loop.lander.eager:
         raise UserError(
@@ -183,7 +183,7 @@ def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
     """Return the name of the parameter that a key refers to, or "" if it does not refer to a parameter.
 
     A key is a parameter's name or, in an optimizer's state, its index in the parameter groups. path: the keys that lead
-    to this key. An optimizer is stored in the attributes that the keys name.
+    to this key: the name of a part, then the names of the attributes that lead to its optimizer.
     """
     if not (path and path[-1] == "state" and isinstance(key, int)):
         return key if key in outer.slow else ""

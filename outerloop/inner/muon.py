@@ -103,11 +103,11 @@ class MuonWithAdamW(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the states of both optimizers. Earlier versions saved one state for each optimizer."""
-        super().load_state_dict(joined(state_dict["parts"]) if "parts" in state_dict else state_dict)
+        super().load_state_dict(merged(state_dict["parts"]) if "parts" in state_dict else state_dict)
         self.share_state()
 
 
-def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the states of several optimizers as the state of one that has the parameter groups of all."""
     whole: dict[str, Any] = {"state": {}, "param_groups": []}
     first = 0

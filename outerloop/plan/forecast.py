@@ -49,9 +49,9 @@ class Forecast:
 
     @property
     def rounds(self) -> float:
-        """Return the number of simulated rounds in which a peer takes `sync_every` inner steps.
+        """Return the number of simulated rounds that a peer needs for `sync_every` inner steps.
 
-        This is the number of fragments, and more if peers are late for rounds.
+        Each round exchanges one fragment. The number exceeds that of the fragments if peers are late for rounds.
         """
         return self.method.sync_every / self.rate.steps
 

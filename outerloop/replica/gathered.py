@@ -43,7 +43,7 @@ class Gathered(Island):
     def __init__(self, model: Module, ranks: RankGroup, *, state_device: torch.device | None = None) -> None:
         super().__init__(model, state_device=state_device)
         self.ranks, self.is_sharded = ranks, False
-        self.frozen_hash = hash_parameters(  # a collective, which only here all ranks reach together
+        self.frozen_hash = hash_parameters(  # a collective: computed here, because all ranks are here
             (name, f"{list(p.shape)}", full_tensor(p, of_gradient=False))
             for name, p in self.frozen_parameters().items()
         )

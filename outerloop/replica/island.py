@@ -109,7 +109,7 @@ class Island:
     def frozen_hash(self) -> str:
         """64-bit hash of this process's part of all frozen parameters, or "" if no parameter is frozen.
 
-        Covers names, shapes, shards, dtypes and exact bytes, at the first access.
+        Covers names, shapes, shards, dtypes and exact bytes. Computed at the first access only.
         """
         reshard(self.model)
         return hash_parameters((name, describe_layout(p), to_local(p)) for name, p in self.frozen_parameters().items())

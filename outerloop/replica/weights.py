@@ -11,6 +11,9 @@ from outerloop import wire
 from outerloop.replica.island import Island, copy_to
 from outerloop.types import Tensors, UserError, printable
 
+MAX_LISTED = 5
+"""Maximum number of parameter names in a message."""
+
 
 class Replica:
     """The fast weights θ and slow weights φ of a model. φ starts as a copy of θ.
@@ -21,7 +24,7 @@ class Replica:
         island: interface through which θ is read and written, or None for `Island(model)`.
 
     Attributes:
-        warnings: one line if θ has a wider dtype than φ.
+        warnings: one line, if a parameter is float64 and φ is not.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
@@ -56,10 +59,10 @@ class Replica:
         Raises UserError if `weights` are of other parameters or have other shapes.
         """
         if weights.keys() != self.slow.keys():
-            different = ", ".join(sorted(map(printable, weights.keys() ^ self.slow.keys())))
+            there, here = (listed(names) for names in (weights.keys() - self.slow, self.slow.keys() - weights.keys()))
             raise UserError(
-                f"the saved weights are of other trainable parameters: only one of the two models trains {different}:"
-                " freeze the same parameters as the run that saved them"
+                f"the saved run trained other parameters (only there: {there}; only here: {here}): freeze the same"
+                " parameters as that run"
             )
         for name, x in self.slow.items():
             if weights[name].shape != x.shape:
@@ -75,3 +78,10 @@ class Replica:
         """Copy `weights` to both the slow weights φ and the fast weights θ."""
         self.load_slow(weights)
         self.island.write(self.slow, merge_local=0.0)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return up to MAX_LISTED of the names in one line, and the number of further names."""
+    shown = sorted(map(printable, names))
+    more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
+    return (", ".join(shown[:MAX_LISTED]) or "none") + more

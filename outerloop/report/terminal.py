@@ -17,7 +17,7 @@ from outerloop.report.table import Table, results, unfinished
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
-"""Width of a longer first column, in characters, to which it may shrink before the table is split."""
+"""Number of characters to which a longer first column shrinks before the table is split."""
 
 
 PIPE_WIDTH = 180

@@ -85,7 +85,7 @@ class Terminal:
         peers_text = f"{peers} of {expected}" if peers < expected else f"{peers}"
         sent, of_state = f"sent {format_bytes(self.state['bytes_sent'])}", self.state["state_bytes_sent"]
         if of_state:
-            sent += f" ({format_bytes(of_state)} of it the state, to newcomers)"
+            sent += f" (of which {format_bytes(of_state)}: the state, for newcomers)"
         return "  ".join([*parts, sent, f"{peers_text} peer{'s' * (peers_text != '1')}"])
 
     def tokens_per_s(self) -> float:

@@ -85,7 +85,7 @@ def test_it_prints_a_token_and_the_line_to_type(run_dir: Path, command: Command)
             "forward TCP port 4",
             "/ip4/10.0.0.5/tcp/4/p2p/X",
         ),
-        ([], "with the address that this machine prints when the run starts", "ADDRESS"),
+        ([], "replace ADDRESS with the address that this machine prints when the run starts", "ADDRESS"),
     ],
 )
 def test_it_says_from_where_the_address_works(
@@ -155,7 +155,7 @@ def test_only_a_listed_worker_may_do_it(arguments: list[str], run_dir: Path, com
     assert command(name, run_dir / "none", *rest)[1].startswith(f"outerloop: {name}: no run found")
     write_config(run_dir, [])
     code, text = command(name, run_dir, *rest)
-    assert code == 2 and text.count("\n") == 1 and "no allow-list (exchange.allow), so any machine may join" in text
+    assert code == 2 and text.count("\n") == 1 and "needs an allow-list, but the run in" in text
     assert f"init_from={run_dir} exchange.allow=[IDS] exchange.invites=true" in text
     write_config(run_dir, [OTHER])
     code, text = command(name, run_dir, *rest)

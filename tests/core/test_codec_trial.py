@@ -82,7 +82,7 @@ REFUSED = {
     Flat: "decode returned shape [8192] for a float32 tensor of shape [64, 128]; allowed: the same shape",
     Narrow: "decode returned float16 for a float32 tensor of shape [64, 128]; allowed: float32: use .float()",
     Nothing: "decode returned a NoneType; allowed: a float32 tensor",
-    Wide: "do not fit in a message: the message has",
+    Wide: "a message cannot contain: the message has",
     Broken: "encode failed for a float32 tensor of shape [64, 128] (KeyError: 'scale'; test_codec_trial.py, line",
     Unreadable: "decode failed on the parts that encode returned for a float32 tensor of shape [64, 128] (KeyError:",
     MatricesOnly: "encode failed for a float32 tensor of shape [3] (ValueError: not enough values to unpack",

@@ -222,6 +222,6 @@ def test_with_these_recipes_most_models_decode_to_little(recipe):
         net = torch.nn.Sequential(torch.nn.Embedding(256, 128), torch.nn.Linear(128, 512), torch.nn.Linear(512, 128))
         loop = outerloop.from_recipe(recipe, net, "schedule.delay=2", "merge_local=carry", exchange=exchange)
         vectors = [name for name, x in loop.slow.items() if x.ndim == 1]
-        return loop.pipeline.decodes_to_little(loop.slow), loop.pipeline.decodes_to_little(vectors)
+        return loop.pipeline.decoded_is_small(loop.slow), loop.pipeline.decoded_is_small(vectors)
 
     assert toy.run_workers(1, work) == [(True, False)]

@@ -232,7 +232,7 @@ def test_a_line_states_how_many_of_the_bytes_are_the_state_of_the_run(tmp_path):
     terminal.write(row | {"wall_s": 2.0, "round": 2, "bytes_sent": 1_937_800, "state_bytes_sent": 1_900_000.0})
     first, second = out.getvalue().splitlines()
     assert "sent 18.9 KB  2 peers" in first
-    assert "sent 1.9 MB (1.9 MB of it the state, to newcomers)  2 peers" in second
+    assert "sent 1.9 MB (of which 1.9 MB: the state, for newcomers)  2 peers" in second
 
 
 def test_tokens_of_a_small_run_are_thousands():

@@ -41,7 +41,9 @@ token. A machine that uses the token later, at a peer that has not heard of the 
 that peer hears of it."""
 
 ANY_ADDRESS = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
-"""Host that stands for all addresses of this machine -> a documentation address, to find the one of the network."""
+"""Host that stands for all addresses of this machine -> a reserved address (RFC 5737, 3849) outside of its network.
+
+From the route to it follows the address that this machine has in the network (local_ip)."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MAX_EXPIRES_S = 90 * UNITS["d"]
 """Longest time for which a token can be valid."""
@@ -104,7 +106,7 @@ def how_to_join(known: Sequence[str], token: str) -> list[str]:
     """Return what to do on the invited machine, ending with the line to type. `known`: addresses of a listed worker."""
     if not known:
         return [
-            "on that machine, with the address that this machine prints when the run starts here, for ADDRESS:",
+            "on that machine; replace ADDRESS with the address that this machine prints when the run starts here:",
             f"\nouterloop join ADDRESS --invite {token}",
         ]
     hint = address_hint(known, announce="exchange.announce=[/ip4/ADDRESS/tcp/{port}]")

@@ -71,16 +71,16 @@ HINTS = {
 
 
 def refuse_other_run(path: Path, config: DictConfig) -> DictConfig:
-    """Return the settings that `earlier_length` returns for this run directory.
+    """Return `config` with the saved number of rounds, if that is smaller.
 
-    Raises UserError if these settings differ from those saved in the directory.
+    Raises UserError if other settings differ from those saved in the run directory.
     """
-    earlier = earlier_length(path, config)
+    earlier = with_saved_rounds(path, config)
     refuse_other_settings(path, comparable(earlier), reform=bool(config.exchange.get("reform")))
     return earlier
 
 
-def earlier_length(path: Path, config: DictConfig) -> DictConfig:
+def with_saved_rounds(path: Path, config: DictConfig) -> DictConfig:
     """Return `config` with the number of rounds of the earlier run in this directory, if that number is smaller.
 
     All settings that refer to the number of rounds, such as a learning-rate decay, change with it.

@@ -64,7 +64,7 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
     """Encode, pack, unpack and decode x. Raises UserError if a step fails or returns something that is not allowed."""
     at = f"for a float32 tensor of shape {list(x.shape)}"
     encode, decode = (f"{class_name(compress)}.{method}" for method in ("encode", "decode"))
-    with stating_place(f"{encode} failed {at}"):
+    with locating_errors(f"{encode} failed {at}"):
         parts = compress.encode(x.clone(), context)
     check_parts(parts, encode)
     schema = {"": x.shape}
@@ -72,8 +72,8 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
     try:
         received = wire.unpack(wire.pack(header, {"": parts}), schema).parts[""]
     except wire.InvalidMessage as error:
-        raise UserError(f"{encode} returned parts {at} that do not fit in a message: {error}") from error
-    with stating_place(f"{decode} failed on the parts that encode returned {at}"):
+        raise UserError(f"{encode} returned parts {at} that a message cannot contain: {error}") from error
+    with locating_errors(f"{decode} failed on the parts that encode returned {at}"):
         decoded = compress.decode(received, x.shape, context)
     if not isinstance(decoded, Tensor):
         raise UserError(f"{decode} returned a {type(decoded).__name__}; allowed: a float32 tensor")
@@ -87,9 +87,11 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
 
 def check_parts(parts: Parts, encode: str) -> None:
     """Check that `encode` returned tensors by name, of dtypes that a message can contain. Raises UserError if not."""
-    if not isinstance(parts, dict) or not all(isinstance(x, Tensor) for x in parts.values()):
+    if not isinstance(parts, dict):
         raise UserError(f"{encode} returned a {type(parts).__name__}; allowed: a dict of tensors by name")
     for name, x in parts.items():
+        if not isinstance(x, Tensor):
+            raise UserError(f"{encode} returned part {name!r} as a {type(x).__name__}; allowed: a tensor")
         if x.dtype not in wire.DTYPES:
             raise UserError(
                 f"{encode} returned part {name!r} as {dtype_name(x.dtype)}; allowed:"
@@ -98,7 +100,7 @@ def check_parts(parts: Parts, encode: str) -> None:
 
 
 @contextmanager
-def stating_place(what: str) -> Iterator[None]:
+def locating_errors(what: str) -> Iterator[None]:
     """Convert an error of the compressor to a UserError that states what failed, in which file and line."""
     try:
         yield

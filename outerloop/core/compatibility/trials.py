@@ -78,7 +78,7 @@ def steady(method: OuterMethod) -> bool:
 
 
 def decays(method: OuterMethod) -> bool:
-    """Return whether an outer step changes slow weights other than zero although the mean is zero."""
+    """Return whether an outer step with a zero mean changes slow weights that are not zero."""
     x = probe()[0]
     return not torch.equal(moved(method, torch.zeros_like(x), start=x), x)
 

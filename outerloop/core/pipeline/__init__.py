@@ -24,8 +24,8 @@ from outerloop.replica.island import Island, to_float32
 from outerloop.replica.state_size import tree_bytes
 from outerloop.types import Contribution, Parts, Round, Tensors
 
-DENSE_SHARE = 16
-"""Decoded messages count as small if the dense pipeline's tensors are at most this fraction (1/16) of the others."""
+MAX_DENSE_FRACTION = 1 / 16
+"""Decoded messages are small if the dense pipeline's tensors have at most this fraction of the bytes of the others."""
 
 
 @dataclass(frozen=True)
@@ -291,10 +291,10 @@ class RoundPipeline:
         held = self.island.local_shard(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
-    def decodes_to_little(self, names: Iterable[str]) -> bool:
+    def decoded_is_small(self, names: Iterable[str]) -> bool:
         """Return whether decoded messages need little memory: nearly all values are in tensors that stay sparse."""
         fused, rest = self.split(names)
-        return DENSE_SHARE * tree_bytes(rest) <= tree_bytes(fused)
+        return tree_bytes(rest) <= MAX_DENSE_FRACTION * tree_bytes(fused)
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:

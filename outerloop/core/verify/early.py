@@ -3,12 +3,13 @@
 Verification decodes the messages of all peers, so it takes time in proportion to their number. Without this module, all
 of it happens when the round lands, while inner steps are stopped.
 
-Verification reads state that landings change, and changes nothing itself. So a landing first ends all verifications in
-progress, and those of other rounds are dropped. The result is therefore the same, bit for bit.
+Verification reads state that landings change, and changes nothing itself. So a landing first cancels the verifications
+that wait for the thread, waits for the one that runs, and drops those of other rounds. The result is therefore the
+same, bit for bit.
 
 A round is verified early only if its schedule lets inner steps continue while it is in flight, if the exchange reports
 the arrival of its messages (ReportsArrival), if the outer state is on a CPU, where memory is not as scarce during inner
-steps as on a GPU, and if the decoded messages are small (RoundPipeline.decodes_to_little).
+steps as on a GPU, and if the decoded messages are small (RoundPipeline.decoded_is_small).
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class EarlyVerifier:
         self.results: dict[Round, Future[VerifiedRound]] = {}
 
     def expect(self, round: Round) -> None:
-        """Verify a round that the thread is launching as soon as its messages have arrived, if that is possible."""
+        """For a round that the thread is launching: verify it as soon as its messages have arrived, if possible."""
         launch = self.launcher.pending.get(round)
         if launch is None or self.launcher.replica.device.type != "cpu":
             return
-        if self.launcher.pipeline.decodes_to_little(self.launcher.names(round)):
+        if self.launcher.pipeline.decoded_is_small(self.launcher.names(round)):
             self.expected.add(round)
             launch.ready.add_done_callback(self.watch)
 
@@ -78,7 +79,9 @@ class EarlyVerifier:
         return early.result() if early else self.verifier.verify_round(flight, received.contributions)
 
     def end(self, round: Round | None = None) -> Future[VerifiedRound] | None:
-        """End all verifications, because the state that they read is about to change. No other one begins.
+        """Cancel queued verifications and wait for a running one: the state that they read is about to change.
+
+        None begins before the next call of `expect`.
 
         Returns the finished verification of `round`, or None if it has not begun.
         """

@@ -59,7 +59,7 @@ def restore(trainer: Trainer[Any], state: State, *, like: Trainer[Any]) -> None:
     """
     assert trainer.optimizer is not None and like.optimizer is not None
     own = trees(like)
-    own[1]["optimizer"] = with_all_states(like.optimizer, own[1]["optimizer"])
+    own[1]["optimizer"] = with_zeros_for_missing_states(like.optimizer, own[1]["optimizer"])
     weights, optimizer, rest = [unpack(part, allowed) for part, allowed in zip(state, own, strict=True)]
     refuse_impossible(optimizer, trainer.clip_norm, gain=momentum_gain(trainer.optimizer))
     refuse_other_constants(trainer.model, rest["buffers"])
@@ -77,13 +77,12 @@ def unpack(part: bytes, own: Any) -> Any:
     """Decode a part of a state that another peer sent. `own`: the same tree of this peer.
 
     Raises ValueError if names, shapes or dtypes differ, except that parameters may lack a state of the optimizer. Sizes
-    are compared first, so that no tree is decoded that is larger than this peer's, and would need much more memory than
-    its bytes.
+    are compared first, because decoding a larger tree could need much more memory than its bytes.
     """
     largest = canonical.pack(own)
     if len(canonical.header(part)) <= len(canonical.header(largest)) and fits(part, largest):
         tree = canonical.unpack(part)
-        if spec(tree) == spec(reduced(own, tree)):
+        if spec(tree) == spec(without_missing_states(own, tree)):
             return tree
     raise ValueError("the names, shapes or dtypes of the tensors in the received state differ from this peer's")
 
@@ -140,7 +139,7 @@ def with_tensors(own: Any, received: Any) -> Any:
     }
 
 
-def with_all_states(optimizer: Optimizer, tree: dict[str, Any]) -> dict[str, Any]:
+def with_zeros_for_missing_states(optimizer: Optimizer, tree: dict[str, Any]) -> dict[str, Any]:
     """Return an optimizer's tensors with zeros as the state of each parameter that has no state yet.
 
     The keys and dtypes are those of another parameter in the same group; if none has a state, nothing is added.
@@ -160,14 +159,14 @@ def with_all_states(optimizer: Optimizer, tree: dict[str, Any]) -> dict[str, Any
     return tree | {STATE: states}
 
 
-def reduced(own: Any, received: Any) -> Any:
+def without_missing_states(own: Any, received: Any) -> Any:
     """Return the tree `own` without the optimizer states of the parameters that have none in `received`."""
     if not isinstance(own, dict) or not isinstance(received, dict):
         return own
     return {
         key: {i: x for i, x in item.items() if i in received.get(key, {})}
         if key == STATE and isinstance(item, dict) and isinstance(received.get(key), dict)
-        else reduced(item, received.get(key))
+        else without_missing_states(item, received.get(key))
         for key, item in own.items()
     }
 

@@ -40,8 +40,8 @@ NAMES = 1024
 def how_to_return(peer_id: str) -> str:
     """Return what an excluded peer must do to take part again."""
     return (
-        f"ask the organizer of the run, who can readmit it with outerloop expelled RUN_DIR --lift {peer_id}, and then"
-        " run the line again with which it joined"
+        f"ask the organizer of the run to readmit it (outerloop expelled RUN_DIR --lift {peer_id}), and then run its"
+        " outerloop join command again"
     )
 
 

@@ -57,7 +57,9 @@ class CommittedRounds:
         self._downloads.drop_all_but(commit.number, commit.participants)
         if self._error is None and len(self._commits) > ROUNDS_BEHIND:
             logger.warning(
-                "the trainer has not landed the last %d rounds: it has to download the run's state", ROUNDS_BEHIND
+                "training is more than %d rounds behind, e.g. because it hangs: once it continues, it downloads the"
+                " run's state",
+                ROUNDS_BEHIND,
             )
             self._error = LogTruncated()
             self.forget()

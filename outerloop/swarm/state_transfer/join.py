@@ -129,7 +129,7 @@ class StateTransfer:
 
         `peers` returns the names of the peers that may know the run; it is called before each attempt, to include
         newly known peers. The state has at most `at_most` bytes. Retries until it succeeds; the caller sets the time
-        limit. A peer without saved votes first waits until it is in the roster of no later round.
+        limit. A peer without saved votes first waits until the newest commit no longer has it in its roster.
         """
         signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None
@@ -137,8 +137,8 @@ class StateTransfer:
             head = await self.chain.newest_commit(peers, signer)
             if self._own in head.roster and self._rounds.last_commit is None:
                 self.chain.warn(
-                    "waiting: the other peers count this peer, but it has no saved votes, e.g. because its last process"
-                    " ended before the first one; it joins once a round has dropped it"
+                    "waiting: this peer is in the roster, but has no saved votes, e.g. because its last process ended"
+                    " before its first vote; it joins by itself once the others drop it from the roster"
                 )
                 await asyncio.sleep(RETRY_S[1])
                 continue

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outerloop.inner.audit.state import tensors_of, unpack, with_all_states
+from outerloop.inner.audit.state import tensors_of, unpack, with_zeros_for_missing_states
 from outerloop.state import canonical
 
 
@@ -27,7 +27,7 @@ def tree_of(optimizer):
 def test_peers_may_have_used_different_parameters(own, sent):
     optimizer, received = optimizer_after(*own), tree_of(optimizer_after(*sent))
     allowed = tree_of(optimizer)
-    allowed["optimizer"] = with_all_states(optimizer, allowed["optimizer"])
+    allowed["optimizer"] = with_zeros_for_missing_states(optimizer, allowed["optimizer"])
     assert len(allowed["optimizer"]["state"]) == 4
     tree = unpack(canonical.pack(received), allowed)
     assert set(tree["optimizer"]["state"]) == {2 * number + i for number in sent for i in (0, 1)}
