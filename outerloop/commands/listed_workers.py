@@ -59,8 +59,8 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
         raise UserError(
             f"{command} needs an allow-list, but the run in {run_dir} has none (exchange.allow): any machine may join"
             f" it, also with a new key: to choose machines, start a new run with init_from={run_dir}"
-            " exchange.allow=[IDS] exchange.invites=true; in an open run, scores.payloads=2 exclude_accused=true leaves out"
-            " harmful payloads"
+            " exchange.allow=[IDS] exchange.invites=true; in an open run, scores.payloads=2 exclude_accused=true leaves"
+            " out harmful payloads"
         )
     keys = sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}"))
     workers = [ListedWorker(int(key.parent.name), Signatures.of(key), Folder(folder_of(key))) for key in keys]
