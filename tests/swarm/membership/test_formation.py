@@ -433,7 +433,7 @@ async def test_a_peer_that_most_others_have_removed_learns_how_it_can_return() -
     for name, why in (("001-b", "removed"), ("002-c", "removed"), ("003-d", "expelled")):
         await machines.lie(name, lambda asker, why=why: TURNED_AWAY | {"why": why})
     a = await machines.start("000-a", joined=9.0, peers=4)
-    with pytest.raises(UserError, match=r"reject this peer, which was removed .*outerloop expelled RUN_DIR --lift a, "):
+    with pytest.raises(UserError, match=r"reject this peer, which was removed .*expelled RUN_DIR --lift a\), "):
         await a.form(timeout_s=60)
 
 

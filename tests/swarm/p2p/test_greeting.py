@@ -48,10 +48,10 @@ async def test_a_peer_that_was_removed_learns_how_it_can_return() -> None:
     closed.trust.allow.invite({}, known=frozenset(), removed=frozenset("a"))
     closed.trust.allow.expel("b")
     with pytest.raises(
-        NotAllowed, match=r"closed .* was removed from .*, who can .* outerloop expelled RUN_DIR --lift a, "
+        NotAllowed, match=r"closed .* was removed from .*: ask the organizer .*outerloop expelled RUN_DIR --lift a\), "
     ):
         await greet(MemoryTransport(network, "a"), ["closed"], strict=True)
-    with pytest.raises(NotAllowed, match=r"closed .* was expelled from the run: .* --lift b, "):
+    with pytest.raises(NotAllowed, match=r"closed .* was expelled from the run: .* --lift b\), "):
         await greet(MemoryTransport(network, "b"), ["closed"], strict=True)
 
 
