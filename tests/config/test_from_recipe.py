@@ -90,6 +90,13 @@ def test_parameters_that_the_optimizer_does_not_train_are_named():
         outerloop.attach(optimizer, outer)
 
 
+@pytest.mark.parametrize(("momentum", "logged"), [(0.95, True), (0.6, False)])
+def test_a_setting_that_is_probably_unintended_is_logged(momentum, logged, caplog):
+    options = [f"method.optimizer.momentum={momentum}", "schedule.sync_every=30"]
+    outerloop.from_recipe("diloco", toy.model(), *options, exchange=toy.alone())
+    assert ("outer momentum of 0.9 or more is high" in caplog.text) == logged
+
+
 def test_peers_whose_models_differ_are_told_where():
     def live(exchange):
         with pytest.raises(UserError, match=r"0\.bias has shape \[\d\] here and has shape \[\d\] at"):

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from outerloop.config import load
 from outerloop.exchange.folder import KEPT, SharedFolder
+from outerloop.launcher.train import train
 from outerloop.types import Round, RoundFailed, UserError
 from tests.support.run_output import summary_of
 
@@ -105,15 +107,12 @@ def test_options_that_cannot_be_are_refused(tmp_path, options, words):
         peer(tmp_path, 0, **options)
 
 
-def train(run_dir, *options):
-    command = [sys.executable, "-m", "outerloop", "train", *SMALL, f"run_dir={run_dir}", *options]
+def test_two_processes_train_to_the_same_bits_as_two_threads(tmp_path):
+    command = [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=folder"]
+    command += [f"exchange.folder={tmp_path}/shared", f"run_dir={tmp_path}/run"]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return summary_of(run_dir)
-
-
-def test_two_processes_train_to_the_same_bits_as_two_threads(tmp_path):
-    files = train(tmp_path / "run", "exchange=folder", f"exchange.folder={tmp_path}/shared")
-    threads = train(tmp_path / "threads", "exchange=inprocess")
+    train(load.load([*SMALL, "exchange=inprocess", f"run_dir={tmp_path}/threads"]))
+    files, threads = summary_of(tmp_path / "run"), summary_of(tmp_path / "threads")
     assert files["rounds_failed"] == 0 and files["slow_hash"] == threads["slow_hash"]
     assert files["val_loss"] < files["val_loss_initial"]

@@ -11,6 +11,7 @@ from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.exchange_protocols import public_names, report_contributors
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.accountability import contributors
 from outerloop.swarm.validation import id_of
 from outerloop.types import Contributor, Round, UserError
 from tests.support.swarm.loopback import Make, eventually, together
@@ -25,7 +26,10 @@ def observed(observation: RunObservation) -> Contributions | None:
     return observation.contributions(wait_s=60)
 
 
-def test_an_observer_sees_who_has_contributed_with_names_and_how_many_peers_agree(make: Make) -> None:
+def test_an_observer_sees_who_has_contributed_with_names_and_how_many_peers_agree(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contributors, "ROSTER_REFRESH_S", 1.0)
     trio = [make(peers=3, public_name=name) for name in ("Ada's laptop", "[red]<b>", "")]
     together(trio, SwarmGather.join)
     for peer in trio[:2]:

@@ -17,6 +17,7 @@ from outerloop.config.manifest.content import parse
 from outerloop.config.manifest.describe_run import describe
 from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import fingerprint, shared_settings
+from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.inner.data.text import text
 from outerloop.launcher import torchrun_rank
 from outerloop.launcher.corpus_download import fetch_index
@@ -26,7 +27,7 @@ from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.corpus.folder import CorpusFolder
 from outerloop.types import UserError
 from tests.support.swarm.daemons import make, started
-from tests.support.swarm.loopback import Make, eventually
+from tests.support.swarm.loopback import Make, eventually, together
 
 __all__ = ["make", "started"]
 RUN = ["recipe=sparseloco", "model=nano", "workers=1", "exchange.peers=1", "exchange.run=r"]
@@ -113,6 +114,7 @@ def test_a_listed_machine_downloads_from_peers_whose_addresses_it_does_not_know(
     partial = shutil.copytree(published, tmp_path / "first" / published.name)
     (partial / CorpusFolder.open(published).index.shards[0].hex()).unlink()
     peers = [make(peers=2, allow=allow, corpus=str(folder)) for folder in (partial, published)]
+    together(peers, SwarmGather.join)  # now the first peer knows the second one
     joining.exchange.allow, joining.exchange.initial_peers = allow, peers[0].address[:1]
     assert eventually(lambda: is_downloaded(joining), limit_s=60), (
         "the first peer must learn of the second before it can name it"

@@ -51,6 +51,7 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
     assert (tmp_path / "run/hf/model.safetensors").exists()
 
 
+@pytest.mark.slow  # in the default suite in one process: tests/inner/test_assignment.py and tests/scores
 def test_windows_by_round_follow_from_the_chain_of_commits(tmp_path: Path) -> None:
     """Two workers train on windows without an overlap, and the rows of their run say which. They score each other."""
     options = [FAST, "workers=2", "rounds=3", "eval.every=0", "assignment=by_round", "threads=1", "checkpoint.every=1"]

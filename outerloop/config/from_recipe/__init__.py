@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -12,15 +12,15 @@ from omegaconf import DictConfig
 from torch import distributed as dist
 from torch.nn import Module
 
-from outerloop.config import build, instantiate, load, part_checks, run_directory, shared_settings
+from outerloop.config import build, load, part_checks, shared_settings
+from outerloop.config.from_recipe.arguments import check_arguments, load_settings
+from outerloop.config.from_recipe.islands import join_as_one_peer, refuse_shards_over_ranks, start_on_leader
+from outerloop.config.from_recipe.join import State, join_exchange
 from outerloop.config.island_checks import refuse_single_process_options
 from outerloop.config.option_mapping import applicable_options, refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
 from outerloop.config.rank_layout import mesh_group
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.exchange.island_replicated import ReplicatedIsland
-from outerloop.exchange.island_sharded import ShardedIsland
-from outerloop.exchange.network_peer import NetworkPeer
 from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
 from outerloop.replica.island import Island
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh  # imported only for type checkers: the import takes a second
 
 logger = logging.getLogger(__name__)
-FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
-"""Class names of wrappers that replace a model's parameters with slices of flattened parameters."""
-State = dict[str, Any]
 
 
 class RecipeArguments(TypedDict, total=False):
@@ -138,12 +135,12 @@ def from_recipe(
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
     """
     check_arguments(recipe, model, overrides, exchange)
+    if mesh is not None and exchange is not None:
+        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
     addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
     short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses or None}
     given = {key: value for key, value in short.items() if value is not None}
     typed = [*overrides, *to_overrides(options), *to_overrides(given)]
-    if mesh is not None and exchange is not None:
-        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
     group = None if mesh is None else mesh_group(mesh, dim)
     settings = load_settings(recipe, typed, over_group=group is not None)
     refuse_inapplicable(
@@ -153,96 +150,25 @@ def from_recipe(
     replicas = replicas or replica_group(model)
     refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
     part_checks.limit_payloads(settings, model)
+    shards = num_shards(model)
+
+    def join(**island: Any) -> Exchange:
+        return exchange or join_exchange(settings, Path(run_dir), state, group=group, **island)
+
     if gathered:
-        island = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
-        if not island.ranks.is_leader:
-            return follower_loop(island)
-        return leader_loop(settings, island, model, exchange, Path(run_dir), state, group, steps)
-    lanes = num_shards(model)
-    if exchange is None and group is None and lanes > 1 and settings.workers_as == "ranks":
-        raise UserError(
-            f'the model is split into {lanes} shards, which are exchanged separately: pass mesh=MESH, dim="islands", or'
-            " exchange=outerloop.Distributed(group=<the processes with the same shards, one from each island>),"
-            " or set exchange=swarm_gather"
+        whole = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
+        return start_on_leader(
+            whole, lambda: start_loop(settings, model, join(leads_others=True), state, steps, island=whole)
         )
-
-    def join_own() -> Exchange:
-        leads_others = replicas is not None
-        return join_exchange(settings, Path(run_dir), state, leads_others=leads_others, lanes=lanes, group=group)
-
-    def join() -> Exchange:
-        if exchange is not None or group is not None or lanes == 1:
-            return exchange or join_own()
-        return ShardedIsland.joining(join_own, ranks=RankGroup(shard_group(model)))
-
-    joined = ReplicatedIsland.joining(join, ranks=RankGroup(replicas)) if replicas else join()
+    together = exchange is None and group is None and shards > 1
+    if together:
+        refuse_shards_over_ranks(settings, shards)
+    joined = join_as_one_peer(
+        partial(join, leads_others=replicas is not None, lanes=shards),
+        shards=shard_group(model) if together else None,
+        copies=replicas,
+    )
     return start_loop(settings, model, joined, state, steps)
-
-
-def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
-    """Check the types of arguments that are often confused. Raises UserError, which states what to pass instead."""
-    if not isinstance(recipe, str) or not isinstance(model, Module):
-        raise UserError(
-            f"from_recipe takes the name of a recipe and a torch.nn.Module, but got a {type(recipe).__name__} and a"
-            f' {type(model).__name__}: call outerloop.from_recipe("sparseloco", model)'
-        )
-    for override in overrides:
-        if not isinstance(override, str):
-            raise UserError(
-                f'an option was passed as a {type(override).__name__}: pass text such as "exchange.port=4242", or a'
-                ' mapping as options={"exchange.port": 4242}'
-            )
-    if any(type(module).__name__ in FLATTENED for module in model.modules()):
-        raise UserError(
-            "FullyShardedDataParallel or DeepSpeed has flattened the parameters of this model, which hides them:"
-            " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
-        )
-    if isinstance(exchange, str | Mapping | type):
-        kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
-        raise UserError(
-            f"exchange={kind} is not an exchange that has joined: pass an object such as"
-            ' outerloop.Distributed(), or name the exchange with the option "exchange=swarm_gather"'
-        )
-
-
-def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
-    """Return the validated settings of a recipe. Raises UserError if a setting is invalid.
-
-    `over_group`: select an exchange over torch.distributed, unless the overrides set an exchange.
-    """
-    settings = load.load([f"recipe={recipe}", *overrides])
-    if over_group and settings.workers_as != "ranks":
-        kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
-        settings = load.load([f"recipe={recipe}", f"exchange={kind}", *overrides])
-    return settings
-
-
-def leader_loop(
-    settings: Any,
-    island: Gathered,
-    model: Module,
-    exchange: Exchange | None,
-    run_dir: Path,
-    state: State | None,
-    group: dist.ProcessGroup | None,
-    steps: int | None,
-) -> OuterLoop:
-    """Create the outer loop on the leader of a gathered island, while the other ranks execute the leader's commands.
-
-    In a gathered island, only the leader holds the outer state.
-    """
-    with island.followers_serving():
-        exchange = exchange or join_exchange(settings, run_dir, state, leads_others=True, group=group)
-        outer = start_loop(settings, model, exchange, state, steps, island)
-        island.run_on_followers("move", inner_step=outer.inner_step)
-    return outer
-
-
-def follower_loop(island: Gathered) -> Follower:
-    """Return the follower of a non-leader rank of a gathered island, once the leader has started the outer loop."""
-    follower = Follower(island)
-    follower.serve()
-    return follower
 
 
 def start_loop(
@@ -261,54 +187,9 @@ def start_loop(
         if state:
             outer.load_state_dict(state)
         start_together(outer, shared_settings.training_settings(settings))
+        for warning in outer.warnings:
+            logger.warning("%s", warning)
     except BaseException:
         exchange.abort()
         raise
     return outer
-
-
-def join_exchange(
-    settings: Any,
-    run_dir: Path,
-    state: State | None,
-    *,
-    leads_others: bool,
-    lanes: int = 1,
-    group: dist.ProcessGroup | None = None,
-) -> Exchange:
-    """Create the configured exchange, and return it once all peers have joined.
-
-    A network peer keeps `run_dir` locked until it leaves.
-
-    `state`: outer state to resume from, if any. `leads_others`: this process also sends messages for processes without
-    an exchange. `lanes`: number of shards per message. `group`: process group for an exchange over torch.distributed.
-    """
-    if group is not None:
-        return instantiate.make(settings.exchange, group=group)
-    if leads_others and settings.workers_as == "ranks":
-        raise UserError(
-            "this exchange connects all processes, but only the first rank of each island sends messages: pass"
-            ' mesh=MESH, dim="islands", or exchange=outerloop.Distributed(group=<the first processes of all islands>)'
-        )
-    if settings.workers_as == "threads":
-        raise UserError(
-            f"{settings.exchange._target_} connects threads of one process: set exchange=swarm_gather, or call"
-            " outerloop.simulate"
-        )
-    if settings.workers_as == "ranks":
-        return instantiate.make(settings.exchange)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as resources:
-        resources.callback(run_directory.unlock, run_directory.lock_directory(run_dir))
-        peers = build.peers_to_dial(settings, run_dir)
-        exchange = build.make_peer_exchange(settings, run_dir, initial_peers=peers, lanes=lanes)
-        if isinstance(exchange, NetworkPeer):
-            exchange.on_close(resources.pop_all().close)
-    try:
-        if isinstance(exchange, NetworkPeer):
-            logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join(build.first_round(settings, lambda: state, state["inner_step"] if state else 0))
-    except BaseException:
-        exchange.abort()
-        raise
-    return exchange
