@@ -116,6 +116,7 @@ class OuterLoop:
             eager=eager,
             merge_local=merge_local,
         )
+        self.is_attached = False
         self.warnings = compatibility.warnings(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.method, self.feedback = model, method, feedback
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
@@ -327,7 +328,10 @@ class OuterLoop:
         return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the result of `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full."""
+        """Return the result of `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full.
+
+        Its tensors change as training continues: copy.deepcopy it to keep it in memory.
+        """
         return wrap_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
@@ -344,11 +348,13 @@ class OuterLoop:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `state_dict` or `evolved`, and restart the exchange of the rounds in flight.
 
+        The tensors of `state` are copied, so it does not change later.
+
         Raises UserError if the state of a part was saved by another kind of this part.
         """
         self.launcher.wait()
         self.loop.early.end()
-        state = on_device(unwrap_parts(state), self.replica.device)
+        state = on_device(unwrap_parts(state), self.replica.device, copy=True)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():
             if part:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from outerloop.core.round import RoundReport
@@ -45,8 +46,8 @@ class Attached:
         counted: number of inner steps counted by this object.
 
     Raises:
-        UserError: if the optimizer does not train a parameter that would be exchanged, or if a trainable parameter was
-            added to the model after `outer` was made.
+        UserError: if `outer` is attached already, if the optimizer does not train a parameter that would be exchanged,
+            or if a trainable parameter was added to the model after `outer` was made.
     """
 
     def __init__(
@@ -59,15 +60,21 @@ class Attached:
         sole_writer: bool = False,
     ) -> None:
         optimizers = [*map(hooked_optimizer, optimizer if isinstance(optimizer, list | tuple) else [optimizer])]
+        if outer.is_attached:
+            raise UserError(
+                "this outer loop is attached already, so every inner step would be counted twice: call remove() on the"
+                " object that attach returned, or make another outer loop"
+            )
         outer.island.check_parameters()
         check_covered(optimizers, outer)
         warn_of_other_optimizer(optimizers, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.counted = 0
-        outer.notifies_updates = sole_writer
-        self.handles = [optimizers[-1].register_step_post_hook(self._after_step)]
+        outer.is_attached, outer.notifies_updates = True, sole_writer
+        eager = torch.compiler.disable  # a compiled optimizer step must not compile the rounds
+        self.handles = [optimizers[-1].register_step_post_hook(eager(self._after_step))]
         if sole_writer:
-            self.handles += [each.register_step_pre_hook(self._before_step) for each in optimizers]
+            self.handles += [each.register_step_pre_hook(eager(self._before_step)) for each in optimizers]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.outer.before_update()
@@ -91,11 +98,14 @@ class Attached:
                 self.on_round(report)
 
     def remove(self) -> None:
-        """Remove the hooks from the optimizer. The outer loop keeps its state."""
-        self.outer.before_update()
-        self.outer.notifies_updates = False
+        """Remove the hooks from the optimizer. The outer loop keeps its state. Raises errors of a delayed launch."""
         for handle in self.handles:
             handle.remove()
+        self.outer.is_attached = False
+        try:
+            self.outer.before_update()
+        finally:
+            self.outer.notifies_updates = False
 
     def __enter__(self) -> Attached:
         return self

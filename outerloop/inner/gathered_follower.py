@@ -28,7 +28,7 @@ class GatheredFollower:
     residual_share = momentum_share = 0.0
     spare_bytes = 0
     last_landed = None
-    notifies_updates = False
+    is_attached = notifies_updates = False
 
     def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
         self.model, self.island, self.schedule = model, island, schedule

@@ -17,6 +17,8 @@ from outerloop.types import Round
 class StepHooks(Protocol):
     """The methods that any training loop calls; implemented by `OuterLoop`, `Follower` and `GatheredFollower`."""
 
+    is_attached: bool
+    """Whether hooks on an optimizer's step call this object (`outerloop.attach`)."""
     notifies_updates: bool
     """Set to True by a caller that calls `before_update` before every change to the weights."""
 

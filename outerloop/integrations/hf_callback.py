@@ -17,11 +17,13 @@ again, `HFCallback.abort` is called or the process ends.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Unpack
 
 from torch import distributed as dist
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from outerloop.config.from_recipe import RecipeArguments
@@ -70,7 +72,8 @@ class HFCallback(TrainerCallback):
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None, state.max_steps)
         self.traffic = RunTraffic(self.outer.exchange, saved)
         self.saved_step, self.first_step = -1, state.global_step
-        samples = processes * args.train_batch_size * args.gradient_accumulation_steps
+        batch = state.train_batch_size or args.train_batch_size  # auto_find_batch_size=True lowers the first one
+        samples = processes * batch * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
         except UserError:
@@ -106,18 +109,23 @@ class HFCallback(TrainerCallback):
             self.save(args, state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Save the outer loop unless `on_step_end` or `on_epoch_end` has done so."""
+        """Move the saved outer loop into the checkpoint, which the Trainer has now written."""
         self.save(args, state)
+        if state.is_world_process_zero:
+            staged_file(args, state).replace(outer_state_file(args, state))
+            for stale in Path(str(args.output_dir)).glob("outerloop-step-*.pt"):
+                stale.unlink()
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Add the state of the outer loop, which is equal in all processes, to the checkpoint of this step, once.
+        """Write the state of the outer loop, which is equal in all processes, to a file of this step, once.
 
         The Trainer deletes older checkpoints before it calls `on_save`. So this is done before the Trainer writes the
         checkpoint, if it is known then that it will: otherwise, a process that is killed in between could leave no
-        checkpoint with an outer loop.
+        checkpoint with an outer loop. The file is not in the folder of the checkpoint yet, because the Trainer would
+        resume from a folder without a model if it is killed while it evaluates before it saves.
         """
         if state.is_world_process_zero and self.saved_step != state.global_step:
-            file = outer_state_file(args, state)
+            file = staged_file(args, state)
             file.parent.mkdir(parents=True, exist_ok=True)
             checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict() | self.traffic.state_dict()))
         self.saved_step = state.global_step
@@ -135,10 +143,12 @@ class HFCallback(TrainerCallback):
 
         Call this after a training that failed, if the process continues.
         """
-        if self.attached is not None:
-            self.attached.remove()
-            self.outer.abort()
         self.rounds.clear()
+        if self.attached is not None:
+            try:
+                self.attached.remove()
+            finally:
+                self.outer.abort()
 
 
 def end_training(args: TrainingArguments, control: TrainerControl) -> None:
@@ -156,12 +166,32 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "outerloop.pt"
 
 
+def staged_file(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the path of the outer loop's file of the current step until the Trainer has written its checkpoint."""
+    return Path(str(args.output_dir)) / f"outerloop-step-{state.global_step}.pt"
+
+
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Load the outer loop's state from the checkpoint to resume from. Raises UserError if the checkpoint has none."""
-    file = outer_state_file(args, state)
-    if not file.exists():
+    """Load the outer loop's state from the checkpoint to resume from.
+
+    Raises UserError if the checkpoint in `output_dir` has none, or if it is not the one that the Trainer has loaded.
+    """
+    inside, staged = outer_state_file(args, state), staged_file(args, state)
+    if not (inside.exists() or staged.exists()):
         raise UserError(
-            f"training resumes from step {state.global_step}, but {file} does not exist: set output_dir= to the folder"
-            " of the checkpoints, or start without resume_from_checkpoint"
+            f"training resumes from step {state.global_step}, but {inside} does not exist: set output_dir= to the"
+            " folder of the checkpoints, or start without resume_from_checkpoint"
         )
-    return checkpoint.read(file)
+    if not has_history(inside.parent, state):
+        raise UserError(
+            f"training resumes from step {state.global_step} of another run than that of {inside.parent}: set"
+            " output_dir= to the folder of the checkpoint from which training resumes"
+        )
+    return checkpoint.read(inside if inside.exists() else staged)
+
+
+def has_history(folder: Path, state: TrainerState) -> bool:
+    """Return whether a checkpoint contains the log history that the Trainer has loaded."""
+    file = folder / TRAINER_STATE_NAME
+    found = json.loads(file.read_text())["log_history"] if file.exists() else None
+    return json.dumps(found, sort_keys=True) == json.dumps(state.log_history, sort_keys=True)

@@ -41,6 +41,7 @@ class LightningCallback(Callback):
     def __init__(self, recipe: str, *overrides: str, samples: int = 1, **arguments: Unpack[RecipeArguments]) -> None:
         self.make, self.samples = outer_loop_factory(recipe, overrides, arguments), samples
         self.outer: OuterLoop | None = None
+        self.attached: Attached | None = None
         self.restored: dict[str, Any] | None = None
         self.rounds: list[RoundReport] = []
 
@@ -48,9 +49,15 @@ class LightningCallback(Callback):
         """Create the outer loop and attach it to the optimizer.
 
         Raises UserError if training resumes from a checkpoint that contains no outer loop, if the Trainer shards the
-        module, or if the optimizer does not train the whole module.
+        module, if it has several optimizers, or if the optimizer does not train the whole module.
         """
         model = module_or_copies(trainer, pl_module)
+        if (number := len(trainer.optimizers)) > 1:
+            raise UserError(
+                f"the module has {number} optimizers, and the Trainer counts the steps of all of them as global steps:"
+                " give one optimizer all parameters, or call outerloop.from_recipe and outerloop.attach in your own"
+                " training loop, which accept a list of optimizers"
+            )
         if trainer.ckpt_path and trainer.global_step and not self.restored:
             raise UserError(
                 f"training resumes from step {trainer.global_step}, but {trainer.ckpt_path} contains no outer loop: use"
@@ -69,26 +76,32 @@ class LightningCallback(Callback):
 
         Count the step if GradScaler skipped it. End the training if this was the last inner step of the run.
         """
+        assert self.outer is not None and self.attached is not None
         self.attached.count_up_to(trainer.global_step - self.first_step)
         for report in self.rounds:
             charts = report.charts(bytes_sent=self.traffic.bytes_sent)
             for logger in trainer.loggers:
                 logger.log_metrics(charts, step=trainer.global_step)
         self.rounds.clear()
-        assert self.outer is not None
         if has_skipped_to_end(self.outer, taken=trainer.global_step, steps=self.steps):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the run once the other peers have received the data that they need from this peer."""
-        assert self.outer is not None
+        assert self.outer is not None and self.attached is not None
         self.attached.remove()
         self.outer.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the run immediately if the Trainer fails."""
-        if self.outer is not None:
-            self.outer.abort()
+        """Leave the run immediately if the Trainer fails, and detach the outer loop from the optimizer."""
+        self.restored = None
+        self.rounds.clear()
+        try:
+            if self.attached is not None:
+                self.attached.remove()
+        finally:
+            if self.outer is not None:
+                self.outer.abort()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the outer loop, and the bytes sent, for a checkpoint; empty before training starts."""

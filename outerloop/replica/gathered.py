@@ -128,7 +128,7 @@ class Follower:
     The attribute `inner_step` equals that of the leader's outer loop.
     """
 
-    notifies_updates = False
+    is_attached = notifies_updates = False
 
     def __init__(self, island: Gathered) -> None:
         self.island = island

@@ -10,14 +10,17 @@ from torch import Tensor
 from outerloop.types import UserError
 
 
-def on_device(state: Any, device: torch.device) -> Any:
-    """Move every tensor in nested dictionaries, lists and tuples to a device."""
+def on_device(state: Any, device: torch.device, *, copy: bool = False) -> Any:
+    """Return nested dictionaries, lists and tuples with all tensors on a device.
+
+    Tensors that are already on the device are copied only if `copy` is set.
+    """
     if isinstance(state, Tensor):
-        return state.to(device)
+        return state.to(device, copy=copy)
     if isinstance(state, dict):
-        return {key: on_device(value, device) for key, value in state.items()}
+        return {key: on_device(value, device, copy=copy) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(on_device(value, device) for value in state)
+        return type(state)(on_device(value, device, copy=copy) for value in state)
     return state
 
 

@@ -296,6 +296,29 @@ def test_a_resumed_loop_goes_on_bit_for_bit():
     assert toy.run_workers(2, lambda e: work(e, stop_at=6)) == whole
 
 
+def test_a_state_can_be_loaded_again():
+    """Its tensors do not change when the loop that was resumed from it lands rounds."""
+    exchange, net = toy.alone(), toy.model()
+    loop = toy.outer(net, exchange, h=1, method=toy.sgd(0.7, 0.9, True))
+
+    def train(loop, net):
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            toy.inner_step(net, inner, 0, step)
+            loop.after_inner_step(1)
+        return loop.slow_hash
+
+    train(loop, net)
+    weights, saved, hashes = copy.deepcopy(net.state_dict()), copy.deepcopy(loop.state_dict()), []
+    for _ in range(2):
+        net = toy.model()
+        net.load_state_dict(weights)
+        loop = toy.outer(net, exchange, h=1, method=toy.sgd(0.7, 0.9, True))
+        loop.load_state_dict(saved)
+        hashes.append(train(loop, net))
+    assert hashes[0] == hashes[1]
+
+
 @pytest.mark.parametrize("merge_local", [0.0, 0.5, 1.0])
 def test_merge_local_is_the_weight_of_the_local_value(merge_local):
     net = toy.model()

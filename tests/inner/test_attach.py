@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -257,3 +258,34 @@ def test_the_repr_of_a_round_is_one_short_line():
     flight = InFlight(report.round, weights, report.blob, None, 1, 0.0, 0.0, fast_at_launch=weights)
     arrival = ReceivedRound([contribution], 0.0, 1.0, 0.5)
     assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))
+
+
+def test_an_outer_loop_that_is_attached_is_not_attached_again():
+    """Every step would be counted twice."""
+    model = toy.model()
+    outer, optimizer = toy.outer(model, toy.alone()), torch.optim.SGD(model.parameters(), lr=0.1)
+    attached = outerloop.attach(optimizer, outer)
+    with pytest.raises(UserError, match=r"attached already.*: call remove"):
+        outerloop.attach(optimizer, outer)
+    attached.remove()
+    with outerloop.attach(optimizer, outer):
+        assert outer.is_attached
+    assert not outer.is_attached
+
+
+def test_a_compiled_optimizer_step_does_not_compile_the_rounds():
+    hashes, compiled = [], []
+    for compiles in (False, True):
+        model = toy.model()
+        outer = outerloop.from_recipe("outerloop", model, "schedule.sync_every=2", exchange=toy.alone())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        counter = CompileCounter()
+        step = torch.compile(lambda own=optimizer: own.step(), backend=counter) if compiles else optimizer.step
+        with outerloop.attach(optimizer, outer):
+            for _ in range(4):
+                optimizer.zero_grad()
+                model(torch.ones(2, 7)).sum().backward()
+                step()
+        hashes.append((outer.slow_hash, outer.inner_step))
+        compiled.append(counter.frame_count)
+    assert hashes[0] == hashes[1] and compiled[1] <= 2, "the update of SGD, before and after its first step"

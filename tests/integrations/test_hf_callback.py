@@ -28,10 +28,10 @@ def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, logs=T
         report_to=[],
         disable_tqdm=True,
         logging_steps=1,
-        learning_rate=1e-2,
-        **{"save_strategy": "no", "max_steps": 9} | arguments,
+        **{"save_strategy": "no", "max_steps": 9, "learning_rate": 1e-2} | arguments,
     )
-    trainer = Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
     if options:
         told = {"trainer": trainer} if logs else {}
         trainer.add_callback(outerloop.HFCallback(recipe, *options, exchange=exchange or toy.alone(), **told))
@@ -138,7 +138,49 @@ def test_the_only_checkpoint_holds_the_outer_loop_whenever_the_process_is_killed
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     (folder,) = tmp_path.glob("checkpoint-*")
-    assert folder.name == f"checkpoint-{step}" and (folder / "outerloop.pt").exists()
+    assert folder.name == f"checkpoint-{step}"
+    resumed = trainer_of(tmp_path, "schedule.sync_every=3")
+    resumed.train(resume_from_checkpoint=True)
+    assert callback_of(resumed).outer.inner_step == max(9, step + 1), "the Trainer takes at least one step"
+
+
+class IsKilledInEvaluation(TrainerCallback):
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if state.global_step == 6:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_killed_while_it_evaluates_resumes_from_the_checkpoint_before(tmp_path):
+    """The Trainer evaluates before it saves."""
+    steps = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    trainer = trainer_of(tmp_path, "schedule.sync_every=3", **steps)
+    trainer.add_callback(IsKilledInEvaluation())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    whole, resumed = (trainer_of(folder, "schedule.sync_every=3", **steps) for folder in (tmp_path / "b", tmp_path))
+    for each in (whole, resumed):
+        each.train(resume_from_checkpoint=each is resumed)
+    assert callback_of(resumed).outer.slow_hash == callback_of(whole).outer.slow_hash
+    assert not [*tmp_path.glob("outerloop-step-*")]
+
+
+def test_the_outer_loop_of_another_run_is_refused(tmp_path):
+    """The folder of the Trainer holds a checkpoint of the same step, from which it does not resume."""
+    saves = {"save_strategy": "steps", "save_steps": 4}
+    for name, lr in (("a", 1e-2), ("b", 1e-3)):
+        trainer_of(tmp_path / name, "schedule.sync_every=3", learning_rate=lr, **saves).train()
+    with pytest.raises(UserError, match=r"from step 4 of another run than that of .*a/checkpoint-4: set output_dir="):
+        trainer_of(tmp_path / "a", "schedule.sync_every=3").train(resume_from_checkpoint=f"{tmp_path}/b/checkpoint-4")
+
+
+def test_samples_are_those_of_the_batch_size_that_fits():
+    args = SimpleNamespace(world_size=1, train_batch_size=8, gradient_accumulation_steps=3)
+    state = SimpleNamespace(global_step=0, max_steps=9, train_batch_size=2)  # auto_find_batch_size=True lowers it
+    callback, model = outerloop.HFCallback("diloco", exchange=toy.alone()), toy.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    callback.on_train_begin(args, state, None, model=model, optimizer=optimizer)
+    assert callback.attached is not None and callback.attached.samples == 2 * 3
+    callback.abort()
 
 
 def test_two_peers_on_different_data_hold_one_model(tmp_path):
@@ -192,7 +234,11 @@ def test_the_run_is_left_when_the_optimizer_does_not_fit():
     callback = outerloop.HFCallback("diloco", exchange=exchange)
     with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
         callback.on_train_begin(
-            args, SimpleNamespace(global_step=0, max_steps=9), None, model=model, optimizer=optimizer
+            args,
+            SimpleNamespace(global_step=0, max_steps=9, train_batch_size=None),
+            None,
+            model=model,
+            optimizer=optimizer,
         )
     assert left == [True]
 

@@ -171,7 +171,20 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
     callback.on_train_start = started
     with pytest.raises(RuntimeError, match="out of something"):
         fit(tmp_path, callback, module=Broken)
-    assert left == [True] and callback.outer.closed
+    assert left == [True] and callback.outer.closed and not callback.outer.is_attached
+
+
+class TwoOptimizers(Regression):
+    automatic_optimization = False
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=1e-2) for part in (self.model[0], self.model[2])]
+
+
+def test_several_optimizers_are_refused(tmp_path):
+    """The Trainer counts the steps of all of them as global steps."""
+    with pytest.raises(UserError, match=r"the module has 2 optimizers.*outerloop\.attach in your own training loop"):
+        fit(tmp_path, callback_of("schedule.sync_every=3"), module=TwoOptimizers)
 
 
 def test_a_trainer_that_shards_the_module_is_refused_before_anything_is_made():

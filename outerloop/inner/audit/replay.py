@@ -24,7 +24,7 @@ Steps = Sequence[Sequence[Tensor]]
 class StepCounter:
     """The stand-in for the outer loop of a replayed peer: its model's parameters, and its position in the run."""
 
-    notifies_updates = False
+    is_attached = notifies_updates = False
 
     def __init__(self, island: Island, inner_step: int) -> None:
         self.island, self.inner_step = island, inner_step
