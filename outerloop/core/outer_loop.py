@@ -290,6 +290,8 @@ class OuterLoop:
     def slow_weights(self) -> Iterator[None]:
         """Put the slow weights into the model inside the block, to evaluate or export them. Then restore the fast ones.
 
+        With buffers="averaged", the model also gets the last means of its buffers.
+
         All processes that hold the model must enter the block, and take no inner steps in it. It may also be entered
         after this peer has left the run.
         """
@@ -298,7 +300,8 @@ class OuterLoop:
         with self.island.followers_serving():
             fast.enter_context(self.island.temporary_weights(self.slow))
         try:
-            yield
+            with self.buffers.temporary_means():
+                yield
         finally:
             with self.island.followers_serving():
                 fast.close()

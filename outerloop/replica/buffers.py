@@ -12,7 +12,8 @@ missing from the model's state_dict, are constants or counters and stay local.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -79,8 +80,24 @@ class Buffers:
         """Store the mean, and write it to the model if this peer's message was `included`."""
         for name, b in mean.items():
             self.mean[name].copy_(b)
-            if included:
-                self.buffer(name).copy_(b)
+        if included:
+            self.write(mean)
+
+    @contextmanager
+    def temporary_means(self) -> Iterator[None]:
+        """Replace the model's buffers by their last means inside the block; local buffers keep their values."""
+        own = {name: self.buffer(name).detach().clone() for name in self.mean}
+        self.write(self.mean)
+        try:
+            yield
+        finally:
+            self.write(own)
+
+    @torch.no_grad()
+    def write(self, values: Tensors) -> None:
+        """Write values to the model's buffers."""
+        for name, b in values.items():
+            self.buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last mean. The current buffers are saved with the model."""

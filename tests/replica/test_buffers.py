@@ -63,6 +63,21 @@ def test_averaged_is_the_arithmetic_mean(parts):
     assert a[3].buffers.mean.keys() == set(STATISTICS)
 
 
+def test_the_slow_weights_are_saved_with_the_means():
+    def saved(exchange):
+        _, _, net, loop = after_a_round(exchange, buffers="averaged")
+        net(torch.randn(8, 7, generator=torch.Generator().manual_seed(exchange.rank)))  # other statistics on each peer
+        own = statistics(net)
+        with loop.slow_weights():
+            agreed = copy.deepcopy(net.state_dict())
+        assert all(torch.equal(own[name], x) for name, x in statistics(net).items())
+        return own, agreed
+
+    (own, a), (other, b) = toy.run_workers(2, saved)
+    assert not torch.equal(own[STATISTICS[0]], other[STATISTICS[0]])
+    assert all(torch.equal(a[name], b[name]) for name in STATISTICS)
+
+
 def test_statistics_inside_activation_checkpointing_are_averaged():
     net = batch_norm()
     wrapped = nn.Sequential(net[0], checkpoint_wrapper(net[1]), net[2])
