@@ -83,8 +83,13 @@ class Attached:
         self._count_step()
 
     def count_up_to(self, steps: int) -> None:
-        """Count inner steps without progress until `steps` are counted in total: steps that GradScaler skipped."""
+        """Count inner steps without progress until `steps` are counted in total: steps that GradScaler skipped.
+
+        Discards the gradients of these steps, which have overflowed, because some methods exchange gradients.
+        """
         while self.counted < steps:
+            for p in self.outer.island.params.values():
+                p.grad = None
             self._count_step()
 
     def _count_step(self) -> None:

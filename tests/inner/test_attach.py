@@ -260,6 +260,15 @@ def test_the_repr_of_a_round_is_one_short_line():
     assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))
 
 
+def test_gradients_that_overflowed_are_not_exchanged():
+    model = toy.model()
+    outer = outerloop.from_recipe("ddp", model, exchange=toy.alone())
+    with outerloop.attach(torch.optim.SGD(model.parameters(), lr=0.1), outer) as attached:
+        model(torch.full((2, 7), torch.inf)).sum().backward()
+        attached.count_up_to(1)
+    assert outer.inner_step == 1 and all(bool(p.isfinite().all()) for p in model.parameters())
+
+
 def test_an_outer_loop_that_is_attached_is_not_attached_again():
     """Every step would be counted twice."""
     model = toy.model()
