@@ -176,10 +176,14 @@ def print_results(summary: Row, run_dir: Path, console: Console, *, take_turns: 
     take_turns: whether workers take turns in one process, so that their waiting and their utilization mean nothing.
     """
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
+    state = summary.get("state_bytes_sent_per_worker", 0)
+    of_state = f" (of which {format_bytes(state)}: the state, for newcomers)" if state else ""
+    here = len(summary["slow_hash"]) + len(summary["workers_died"])
+    of_machine = " of this machine" if summary["workers"] > here else ""
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
-        f" after {format_tokens(summary['tokens'])} tokens in {summary['wall_s']:.0f} s",
-        f"sent             {format_bytes(summary['bytes_sent_per_worker'])} per worker,"
+        f" after {format_tokens(summary['tokens'])} tokens{of_machine} in {summary['wall_s']:.0f} s",
+        f"sent             {format_bytes(summary['bytes_sent_per_worker'])} per worker{of_state},"
         f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
         spent_line(summary, take_turns=take_turns),
         f"model            {run_dir / run_directory.MODEL}",

@@ -48,13 +48,15 @@ def charts(comparison: Comparison, *, bits_per_s: float) -> list[Chart]:
 
 def by_tokens() -> Chart:
     """Return the chart of validation loss against training tokens."""
-    caption = "Validation loss of the global model against the number of tokens of all workers."
-    return Chart("loss_tokens", "Loss against tokens", caption, "tokens, all workers", LOSS, tokens, losses, unit="")
+    caption = "Validation loss of the global model against the tokens of the workers on the machine of the run folder."
+    return Chart(
+        "loss_tokens", "Loss against tokens", caption, "tokens, workers of one machine", LOSS, tokens, losses, unit=""
+    )
 
 
 def by_bytes() -> Chart:
     """Return the chart of validation loss against bytes sent."""
-    caption = "Validation loss against the bytes that one worker sent, counting every copy of its payload."
+    caption = "Validation loss against the payload bytes that one worker sent, counting every copy."
     return Chart("loss_bytes", "Loss against bytes", caption, SENT, LOSS, Run.sent_bytes, losses, unit="B")
 
 
@@ -174,7 +176,7 @@ def rounds(run: Run) -> list[int]:
 
 
 def tokens(run: Run) -> list[float]:
-    """Return the number of tokens that all workers of the run folder had processed at each validation."""
+    """Return the tokens that the workers on the machine of the run folder had processed at each validation."""
     return [row["tokens"] for row in run.validations]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from outerloop.report import setting_diff
 from outerloop.report.baseline import Baseline
-from outerloop.report.runs import Run
+from outerloop.report.runs import PAYLOADS_SENT, Run
 from outerloop.report.units import Stat
 from outerloop.types import UserError
 
@@ -47,7 +47,7 @@ class Group:
         return [run for run in self.runs if run.results is None]
 
     def stat(self, name: str) -> Stat:
-        """Return the mean and standard deviation of one field of summary.json over the finished runs.
+        """Return the mean and standard deviation of one field of `Run.results` over the finished runs.
 
         There is no standard deviation if a value is infinite or NaN.
         """
@@ -129,8 +129,8 @@ class Comparison:
 
     @cached_property
     def front(self) -> list[Group]:
-        """Return the groups that no other group dominates in final loss and bytes sent, ordered by bytes sent."""
-        points = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
+        """Return the groups that no other group dominates in final loss and payload bytes, ordered by bytes."""
+        points = [(group, group.loss, group.stat(PAYLOADS_SENT).mean) for group in self.finished]
         finite = [point for point in points if math.isfinite(point[1])]
         undominated = [
             candidate for candidate in finite if not any(dominates(other[1:], candidate[1:]) for other in finite)

@@ -33,8 +33,8 @@ details { margin: 0.8rem 0; } summary { cursor: pointer; } pre { white-space: pr
 UNITS = (
     "val_loss: final validation loss, nats per token. bits/param/round: payload bits per parameter and round, counting"
     " every byte of a worker's messages. sent/worker: payload bytes sent by one worker, counting every copy. tokens:"
-    " total of all workers. wait_s: seconds that a worker waited for its rounds; not shown if workers took turns in one"
-    " process. wall_s: duration of the run, seconds."
+    " of the workers on the machine whose run folder was read. wait_s: seconds that a worker waited for its rounds;"
+    " not shown if workers took turns in one process. wall_s: duration of the run, seconds."
     " No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
 )
 

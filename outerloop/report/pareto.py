@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from outerloop.report import style
 from outerloop.report.groups import Comparison, Group
+from outerloop.report.runs import PAYLOADS_SENT
 
 
 def draw(comparison: Comparison, path: Path) -> bool:
@@ -54,5 +55,5 @@ def draw_front(axes: Axes, front: list[Group]) -> None:
 
 
 def bytes_sent(group: Group) -> float:
-    """Return the mean number of bytes sent per worker."""
-    return group.stat("bytes_sent_per_worker").mean
+    """Return the mean number of payload bytes sent per worker, counting every copy."""
+    return group.stat(PAYLOADS_SENT).mean

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,19 +15,16 @@ from typing import Any
 
 import yaml
 
+from outerloop.report.metric_rows import has_numbers, is_number, read_rows
 from outerloop.report.simulated_clock import WorkerStepRate, worker_step_rates
 from outerloop.types import UserError
 
 Row = dict[str, Any]
 
-FIELDS = {
-    "validation": ("step", "round", "tokens", "val_loss"),
-    "round": ("worker", "step", "round", "payload_bytes", "bytes_sent", "wait_s"),
-    "step": ("worker", "step", "loss"),
-}
-"""Event -> numeric fields that a row of this event must contain."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
 """Fields of summary.json that the report averages over seeds."""
+PAYLOADS_SENT = "sent_payload_bytes"
+"""Field of `Run.results` that summary.json does not have: payload bytes that one worker sent, counting every copy."""
 DELAY = "schedule.delay"
 DIED = "died.json"
 """File that a sweep job writes when its training fails: {"why": one line, "settings": its configuration}."""
@@ -43,7 +39,7 @@ class Run:
     """One run, as read from its folder.
 
     settings: config.yaml with dotted keys; empty if it cannot be read.
-    results: summary.json; None if the run did not finish.
+    results: summary.json, and PAYLOADS_SENT; None if the run did not finish.
     validations: the validation rows of metrics.jsonl.
     why: why the run did not finish, or why a later job in its folder failed; otherwise empty.
     trace: the complete text of the error that ended the run, or "".
@@ -71,7 +67,7 @@ class Run:
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """Return the bytes that one worker had sent before each validation, counting every copy (mean over workers)."""
+        """Return the payload bytes, every copy counted, that a worker had sent before each validation (mean)."""
         if not self.step_rates:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.step_rates), strict=True)]
@@ -107,14 +103,34 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def runs_under(folder: Path) -> list[Path]:
-    """Return all run folders in or under a folder. Hidden folders, and folders inside a run folder, are skipped."""
-    runs = []
-    for current, subfolders, files in os.walk(folder):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    """Return all run folders in or under a folder, also those that symbolic links name, each only once.
+
+    Hidden folders, and folders inside a run folder, are skipped.
+    """
+    runs: list[Path] = []
+    visited: set[tuple[int, int]] = set()
+    for current, subfolders, files in os.walk(folder, followlinks=True):
+        place = place_of(Path(current))
+        if place is None or place in visited:
+            subfolders.clear()
+            continue
+        visited.add(place)
         if is_run(Path(current), files):
             runs.append(Path(current))
             subfolders.clear()
+        shown = [name for name in subfolders if not name.startswith(".")]
+        # links last, so that a run has its own name if it is found by both
+        subfolders[:] = sorted(shown, key=lambda name: ((Path(current) / name).is_symlink(), name))
     return runs
+
+
+def place_of(folder: Path) -> tuple[int, int] | None:
+    """Return device and inode of a folder, which are the same by any link to it, or None if it is gone."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_run(folder: Path, files: Sequence[str]) -> bool:
@@ -132,11 +148,12 @@ def is_run(folder: Path, files: Sequence[str]) -> bool:
 def read(path: Path) -> Run:
     """Read one run folder."""
     settings, results = read_settings(path), read_results(path)
-    rows, damaged_lines = read_rows(path / "metrics.jsonl")
+    rows, damaged_lines, unreadable = read_rows(path / "metrics.jsonl")
     trace = last_error(rows)
     train_losses = [row["loss"] for row in rows if row["event"] == "step"]
     last_round = max((row["round"] for row in rows if row["event"] in ("round", "validation")), default=0)
-    finished = results is not None and bool(settings)
+    finished = results is not None and bool(settings) and not unreadable
+    why = unreadable or ("" if finished else why_unfinished(path, settings, trace, last_round))
     return Run(
         path=path,
         settings=settings,
@@ -146,7 +163,7 @@ def read(path: Path) -> Run:
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
-        why=read_died(path).get("why") or ("" if finished else why_unfinished(path, settings, trace, last_round)),
+        why=read_died(path).get("why") or why,
         trace=trace,
     )
 
@@ -213,39 +230,12 @@ def flatten(node: Any, prefix: str = "") -> Row:
 
 
 def read_results(path: Path) -> Row | None:
-    """Return the contents of summary.json, or None if it cannot be read or lacks a field of `RESULTS`."""
-    try:
-        results = json.loads((path / "summary.json").read_text())
-    except (OSError, ValueError):
+    """Return the contents of summary.json and PAYLOADS_SENT.
+
+    Return None if the file cannot be read or lacks a field of `RESULTS`.
+    """
+    results = read_record(path / "summary.json")
+    if not has_numbers(results, RESULTS):
         return None
-    return results if has_numbers(results, RESULTS) else None
-
-
-def read_rows(path: Path) -> tuple[list[Row], int]:
-    """Return the rows of metrics.jsonl and the number of damaged lines."""
-    if not path.exists():
-        return [], 0
-    rows = [parse_row(line) for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    good = [row for row in rows if row is not None]
-    return good, len(rows) - len(good)
-
-
-def parse_row(line: str) -> Row | None:
-    """Parse one line of metrics.jsonl. Return None if the line is damaged."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or "event" not in row:
-        return None
-    return row if has_numbers(row, ("wall_s", "step", *FIELDS.get(str(row["event"]), ()))) else None
-
-
-def has_numbers(row: Any, names: Sequence[str]) -> bool:
-    """Return whether `row` is a dictionary with a number that a float can represent for each of `names`."""
-    return isinstance(row, dict) and all(is_number(row.get(name)) for name in names)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a float or an integer in the range of floats."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+    state = results.get("state_bytes_sent_per_worker")
+    return results | {PAYLOADS_SENT: results["bytes_sent_per_worker"] - (state if is_number(state) else 0)}

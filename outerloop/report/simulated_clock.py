@@ -3,9 +3,9 @@
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 
 c is the worker's measured time per inner step in seconds, without waits, evaluations and saves. b_r is the number of
-payload bytes of round r times the number of copies that the worker sent. B is the bandwidth in bits/s. τ is the
-number of inner steps between launch and landing, during which a transfer costs no time (0 for most schedules). The
-model ignores latency and assumes that downlinks are at least as fast as uplinks.
+payload bytes of round r times the number of copies that the worker sent, without the state that newcomers download. B
+is the bandwidth in bits/s. τ is the number of inner steps between launch and landing, during which a transfer costs no
+time (0 for most schedules). The model ignores latency and assumes that downlinks are at least as fast as uplinks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
+
+from outerloop.report.metric_rows import sent_payload_bytes
 
 Row = dict[str, Any]
 
@@ -31,7 +33,7 @@ class WorkerStepRate:
 
     step_s: seconds of computation per inner step.
     landed_steps: the inner step after which each round landed.
-    sent_bytes: bytes that the worker sent for each round, counting every copy.
+    sent_bytes: payload bytes that the worker sent for each round, counting every copy.
     delay_steps: inner steps between launch and landing.
     """
 
@@ -68,7 +70,7 @@ def step_rate(rows: list[Row], *, delay_steps: float) -> WorkerStepRate:
     """Return the `WorkerStepRate` of one worker, computed from its own rows."""
     rounds = [row for row in rows if row["event"] == "round"]
     payload_bytes = sum(row["payload_bytes"] for row in rounds)
-    copies = max(row["bytes_sent"] for row in rounds) / max(1, payload_bytes)
+    copies = max(map(sent_payload_bytes, rounds)) / max(1, payload_bytes)
     sent_bytes = [row["payload_bytes"] * copies for row in rounds]
     return WorkerStepRate(step_seconds(rows), [row["step"] for row in rounds], sent_bytes, delay_steps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outerloop.core.utilization import SPENT, utilization
-from outerloop.report.payload_bits import bits_per_param
+from outerloop.report.metric_rows import bits_per_param
 
 Row = dict[str, Any]
 GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
@@ -15,10 +15,11 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     """Return a flat record of the run. `workers` is the number of workers in the whole swarm.
 
     `tokens` and `tokens_per_s` cover the workers on this machine. `val_loss*` is in nats per token.
-    `bytes_sent_per_worker` counts every copy. `bits_per_param_per_round` is one worker's payload per parameter
-    (payload_bits.py), counting every byte of its message, and `ratio_to_fp32` is 32 divided by it; both are 0 if
-    the worker has sent no payload. `slow_hash` lists the hash of the slow weights of each worker on this machine that
-    finished, and `workers_died` the workers that died.
+    `bytes_sent_per_worker` counts every copy, and `state_bytes_sent_per_worker` is the part of it that sent the state
+    of the run to newcomers, if the exchange counts that. `bits_per_param_per_round` is one worker's payload per
+    parameter (metric_rows.py), counting every byte of its message, and `ratio_to_fp32` is 32 divided by it; both are 0
+    if the worker has sent no payload. `slow_hash` lists the hash of the slow weights of each worker on this machine
+    that finished, and `workers_died` the workers that died.
 
     `compute_s`, `communication_s` and `others_s` are seconds spent in inner steps, in the outer loop's work between
     them, and waiting for other peers between them (inner/run_totals.py), averaged over this machine's finished workers.
@@ -60,8 +61,14 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         **{name: validations[-1][name] for name in ("spread", "replicas") if name in validations[-1]},
         **{name: sum(row[name] for row in done) for name in GOSSIP_COUNTS if name in done[0]},
         **({"contributors": counted[-1]["contributors"]} if counted else {}),
+        **({"state_bytes_sent_per_worker": mean(map(state_bytes, done))} if "state_bytes_sent" in done[0] else {}),
         **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
+
+
+def state_bytes(row: Row) -> float:
+    """Return the bytes of the run's state that a worker had sent by a row `done`."""
+    return float(row.get("state_bytes_sent", 0))
 
 
 def sent_bits(rows: list[Row], worker: int, params: int) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outerloop.report import setting_diff
 from outerloop.report.groups import Comparison, Group
-from outerloop.report.runs import Run
+from outerloop.report.runs import PAYLOADS_SENT, Run
 from outerloop.report.units import format_count, format_seconds, format_stat
 
 DASH = "–"
@@ -53,7 +53,7 @@ def result(comparison: Comparison, group: Group, *, waits: bool) -> Iterator[str
     yield str(len(group.finished))
     yield format_stat(group.stat("val_loss"), decimals=3)
     yield gap(comparison, group)
-    yield format_count(group.stat("bytes_sent_per_worker"), "B")
+    yield format_count(group.stat(PAYLOADS_SENT), "B")
     yield "●" if group in comparison.front else ""
     yield format_stat(group.stat("bits_per_param_per_round"), decimals=3)
     yield format_count(group.stat("tokens"))

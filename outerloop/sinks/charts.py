@@ -2,9 +2,10 @@
 
     train/*  the first worker's inner steps        outer/*  its rounds        val/*  evaluations of the global model
 
-A value can be plotted against inner steps, the tokens of all workers on this machine, or the bytes sent by the first
-worker. An evaluation is complete only when the slowest worker has reported its share, and the first worker may have
-logged later steps before that. On each axis, the evaluation is nevertheless placed at the step after which it was made.
+A value can be plotted against inner steps, the tokens of all workers on this machine, or the payload bytes sent by the
+first worker: every copy, without the state that newcomers download. An evaluation is complete only when the slowest
+worker has reported its share, and the first worker may have logged later steps before that. On each axis, the
+evaluation is nevertheless placed at the step after which it was made.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from outerloop.core.round import CHARTS
 from outerloop.core.utilization import SPENT
 
-OWN = (*SPENT, "utilization", "credited_rounds", "credited_samples")
+OWN = (*SPENT, "utilization", "credited_rounds", "credited_samples", "state_bytes_sent")
 """Fields of a "round" row, in addition to those in core/round.py, that have a chart."""
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
@@ -59,7 +60,8 @@ class Charts:
         if row["event"] in ("step", "eval"):
             self.tokens = self.workers * row.get("tokens", 0)
         if row["event"] == "round":
-            self.bytes_sent = self.bytes_after_round[row["round"]] = row.get("bytes_sent", 0)
+            sent = row.get("bytes_sent", 0) - row.get("state_bytes_sent", 0)
+            self.bytes_sent = self.bytes_after_round[row["round"]] = sent
 
     def axes(self, row: dict[str, Any]) -> dict[str, float]:
         """Return the position of a row on each axis. For a round, the token count is that of the last logged step."""

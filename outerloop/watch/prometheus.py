@@ -28,7 +28,11 @@ HEADER = {
     "loss": ("outerloop_train_loss_nats", "gauge", "Mean training loss, nats per token."),
     "val_loss": ("outerloop_val_loss_nats", "gauge", "Validation loss of the global model, nats per token."),
     "utilization": ("outerloop_outer_utilization_ratio", "gauge", "Share of time spent in inner steps, 0 to 1."),
-    "bytes_sent": ("outerloop_outer_sent_bytes_total", "counter", "Payload bytes sent, every copy counted."),
+    "bytes_sent": (
+        "outerloop_outer_sent_bytes_total",
+        "counter",
+        "Bytes sent, every copy and the state for newcomers counted.",
+    ),
     "payload_bytes": ("outerloop_payload_bytes", "gauge", "Size of the payload of one worker and round."),
     "elapsed_s": ("outerloop_elapsed_seconds", "gauge", "Duration of the run so far."),
     "eta_s": ("outerloop_eta_seconds", "gauge", "Predicted time until the last round lands."),
@@ -40,8 +44,12 @@ PEER = {
     "loss": ("outerloop_peer_train_loss_nats", "gauge", "Training loss of this peer, nats per token."),
     "tokens_per_s": ("outerloop_peer_tokens_per_second", "gauge", "Speed of this peer within inner steps."),
     "samples": ("outerloop_peer_samples_total", "counter", "Samples that this peer has trained on."),
-    "bytes_sent": ("outerloop_peer_sent_bytes_total", "counter", "Payload bytes that this peer has sent."),
-    "bytes_received": ("outerloop_peer_received_bytes_total", "counter", "Payload bytes that this peer has received."),
+    "bytes_sent": ("outerloop_peer_sent_bytes_total", "counter", "Bytes that this peer has sent, state included."),
+    "bytes_received": (
+        "outerloop_peer_received_bytes_total",
+        "counter",
+        "Bytes that this peer has received, state included.",
+    ),
     "refused": ("outerloop_peer_refused_messages_total", "counter", "Messages that this peer has refused."),
     "round_trip_s": ("outerloop_peer_round_trip_seconds", "gauge", "Round-trip time from this machine to the peer."),
     "late_s": (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from outerloop.report.runs import parse_row, read_died, read_results, read_settings
+from outerloop.report.metric_rows import parse_row
+from outerloop.report.runs import read_died, read_results, read_settings
 from outerloop.watch.model.page import Link, Page
 from outerloop.watch.model.run_state import RunState, Surroundings
 from outerloop.watch.rows import RowFile

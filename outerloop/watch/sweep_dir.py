@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outerloop.report import table
 from outerloop.report.groups import Comparison, Group
-from outerloop.report.runs import DIED, FRESH_S, Run, read, runs_under
+from outerloop.report.runs import DIED, FRESH_S, PAYLOADS_SENT, Run, read, runs_under
 from outerloop.report.table import Table
 from outerloop.watch.model.empty import empty_header
 from outerloop.watch.model.page import VERSION, Page, ParetoPoint, RunPhase, TableText
@@ -72,10 +72,18 @@ class SweepDirectory:
 
 
 def stamp_of(path: Path, now_s: float) -> Stamp:
-    """Return the stamp of a run at a time in seconds since 1970. A missing file counts as (0, 0)."""
-    stats = [file.stat() if (file := path / name).exists() else None for name in FILES]
-    files = tuple((found.st_mtime_ns, found.st_size) if found else (0, 0) for found in stats)
+    """Return the stamp of a run at a time in seconds since 1970."""
+    files = tuple(stamp_of_file(path / name) for name in FILES)
     return Stamp(files, is_fresh=now_s - max(time_ns for time_ns, _ in files) / 1e9 < FRESH_S)
+
+
+def stamp_of_file(file: Path) -> tuple[int, int]:
+    """Return modification time (ns) and size of a file, or (0, 0) if it is missing or its folder cannot be read."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
 
 
 def sweep_page(name: str, runs: Sequence[Run], *, state: RunPhase, updated_s: float) -> Page:
@@ -112,7 +120,7 @@ def pareto_point(group: Group, comparison: Comparison) -> ParetoPoint:
     """Return the place of a group of finished runs in the figure of final loss against bytes."""
     return {
         "label": text(group.label),
-        "bytes": shown(group.stat("bytes_sent_per_worker").mean),
+        "bytes": shown(group.stat(PAYLOADS_SENT).mean),
         "loss": shown(group.loss),
         "runs": len(group.finished),
         "front": group in comparison.front,

@@ -11,10 +11,11 @@ from contextlib import closing
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
-from outerloop.launcher.train import spent_line, train
+from outerloop.launcher.train import print_results, spent_line, train
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 from tests.support.run_output import summary_of
@@ -265,6 +266,18 @@ def test_waiting_for_others_and_utilization_are_printed_unless_workers_take_turn
     spent = "9.0 s of inner steps per worker, 0.5 s of communication"
     assert spent_line(summary, take_turns=True).split(maxsplit=1) == ["time", spent]
     assert spent_line(summary, take_turns=False).endswith(f"90.0 %: {spent}, 0.5 s of waiting for others")
+
+
+def test_results_name_the_machine_of_the_tokens_and_the_state_that_newcomers_got(tmp_path, capsys):
+    summary = dict.fromkeys(("val_loss_initial", "val_loss", "bits_per_param_per_round", "ratio_to_fp32"), 1.0)
+    summary |= {"tokens": 5000, "wall_s": 9.0, "bytes_sent_per_worker": 3e6, "workers": 1, "workers_died": []}
+    summary |= {"slow_hash": ["x"], "compute_s": 1.0, "communication_s": 1.0, "others_s": 1.0, "utilization": 0.3}
+    for more in ({}, {"workers": 2, "state_bytes_sent_per_worker": 2e6}):
+        print_results(summary | more, tmp_path, Console(width=200), take_turns=False)
+    said = capsys.readouterr().out
+    assert "after 5.0k tokens in 9 s" in said and "after 5.0k tokens of this machine in 9 s" in said
+    assert "3.0 MB per worker, 1.000 bits" in said
+    assert "3.0 MB per worker (of which 2.0 MB: the state, for newcomers), 1.000 bits" in said
 
 
 def test_checkpoints_that_are_kept_text_and_a_model_while_training(tmp_path, capsys):

@@ -76,6 +76,52 @@ def test_seeds_are_one_group_with_mean_deviation_and_gap(tmp_path):
     assert comparison.notes() == []
 
 
+def test_the_state_that_newcomers_download_is_no_payload(tmp_path):
+    """Worker 0 uploads a state of 10 MB during the first round: its copies and the clock are as without it."""
+    rows, state = rows_of([5, 3, 2.5]), 10_000_000
+    for row in rows:
+        if row["event"] == "round" and row["worker"] == 0:
+            row.update(bytes_sent=row["bytes_sent"] + state, state_bytes_sent=float(state))
+    plain, giver = make_run(tmp_path / "a", [5, 3, 2.5]), make_run(tmp_path / "b", [5, 3, 2.5], rows=rows, seed=1)
+    total = json.loads((plain / "summary.json").read_text())
+    total["bytes_sent_per_worker"] += state
+    (giver / "summary.json").write_text(json.dumps(total | {"state_bytes_sent_per_worker": float(state)}))
+    first, second = runs.read(plain), runs.read(giver)
+    assert second.seconds(1e6) == first.seconds(1e6) and second.sent_bytes() == first.sent_bytes()
+    assert second.results[runs.PAYLOADS_SENT] == first.results["bytes_sent_per_worker"] == 2 * COPIES * PAYLOAD
+    assert table.results(compare(tmp_path)).rows[0][4].startswith("6.00 kB"), "no deviation: both sent the same"
+
+
+@pytest.mark.parametrize("name", ["worker", "step", "round", "bytes_sent", "state_bytes_sent"])
+def test_a_round_with_a_count_that_is_not_finite_is_damaged(tmp_path, name):
+    row = {"event": "round", "worker": 0, "step": 4, "wall_s": 1.0, "round": 1, "wait_s": 0.0, "bytes_sent": 1}
+    make_run(tmp_path / "run", [5, 3], rows=[*rows_of([5, 3]), row | {"payload_bytes": 1, name: math.nan}])
+    run = runs.read(tmp_path / "run")
+    assert run.damaged_lines == 1 and run.last_round == 1 and len(run.step_rates) == 2
+
+
+def test_runs_that_cannot_be_read_are_unfinished(tmp_path):
+    make_run(tmp_path / "good", [5, 3])
+    make_run(tmp_path / "bad", [5, 3])
+    (tmp_path / "bad/metrics.jsonl").unlink()
+    (tmp_path / "bad/metrics.jsonl").mkdir()
+    assert command.main([str(tmp_path)]) == 0
+    run = runs.read(tmp_path / "bad")
+    assert run.why == "metrics.jsonl cannot be read (Is a directory)" and run.results is None
+    assert run.why in (tmp_path / "report/report.html").read_text()
+
+
+def test_runs_that_are_links_are_found_once(tmp_path):
+    make_run(tmp_path / "elsewhere/one", [5, 3])
+    folder = tmp_path / "runs"
+    make_run(folder / "two", [5, 3])
+    (folder / "a-link").symlink_to(tmp_path / "elsewhere/one")
+    (folder / "also-two").symlink_to("two")
+    (folder / "loop").symlink_to(folder)
+    (folder / "gone").symlink_to(tmp_path / "nothing")
+    assert runs.runs_under(folder) == [folder / "two", folder / "a-link"]
+
+
 def test_settings_that_may_change_on_resume_do_not_split_groups():
     """Except those that decide the first weights, the shards of an island, or which peers count in a round."""
     chosen = [[f"exchange={kind}"] for kind in load.groups()["exchange"] if kind != "folder"]

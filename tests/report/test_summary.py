@@ -52,6 +52,17 @@ def test_a_worker_that_sent_no_payload_has_a_summary():
     assert ratio_of([landed(100, size=0)]) == (0.0, 0.0)
 
 
+def test_the_state_that_newcomers_got_is_a_part_of_the_bytes_sent():
+    done = [
+        DONE | {"worker": w, "payload_bytes": PAYLOAD, "bytes_sent": 900 * w, "state_bytes_sent": 600.0 * w}
+        for w in (0, 1)
+    ]
+    rows = [{"event": "eval", "worker": w, "tokens": 9} for w in (0, 1)] + [{"event": "validation", "val_loss": 2.0}]
+    summary = summarize([*rows, *done], recipe="sparseloco", workers=2, rounds=1, params=PARAMS)
+    assert (summary["bytes_sent_per_worker"], summary["state_bytes_sent_per_worker"]) == (450.0, 300.0)
+    assert "state_bytes_sent_per_worker" not in summary_of([landed(1)]), "another exchange"
+
+
 def test_the_float32_line_of_the_figure_begins_with_the_worker():
     """float32 has 32 times the bits of each payload, in rounds 91 to 93 as in the first ones."""
     rounds = [landed(91, size=0), *(landed(number) for number in (92, 93))]

@@ -161,6 +161,12 @@ def test_the_axes_of_a_resumed_run_continue_from_its_earlier_rows():
     assert (landed["tokens"], landed["bytes_sent"]) == (380, 21)
 
 
+def test_the_state_for_newcomers_has_a_chart_and_does_not_move_the_axis_of_bytes():
+    row = {"event": "round", "worker": 0, "step": 30, "round": 3, "bytes_sent": 1021, "state_bytes_sent": 1000.0}
+    values = Charts(1).values(row)
+    assert (values["outer/bytes_sent"], values["outer/state_bytes_sent"], values["bytes_sent"]) == (1021, 1000.0, 21)
+
+
 def test_loggers_get_the_earlier_rows_of_a_resumed_run(tmp_path):
     pytest.importorskip("tensorboard")
     from outerloop.sinks.tensorboard import TensorBoard

@@ -138,6 +138,18 @@ def test_a_sweep_shows_the_tables_of_the_report_and_runs_that_died(tmp_path):
     assert page["sweep"]["pareto"] == [{"label": "sparseloco", "bytes": 750.0, "loss": 2.0, "runs": 1, "front": True}]
 
 
+def test_a_run_that_cannot_be_read_is_listed_as_unfinished(tmp_path):
+    write_run(tmp_path / "good", run_rows(3), finished=True)
+    write_run(tmp_path / "bad", run_rows(3), finished=True)
+    (tmp_path / "bad/metrics.jsonl").unlink()
+    (tmp_path / "bad/metrics.jsonl").mkdir()
+    results, unfinished, _ = SweepDirectory(tmp_path).read()["sweep"]["tables"]
+    assert len(results["rows"]) == 1
+    assert [(row[0], row[2]) for row in unfinished["rows"]] == [
+        ("bad", "metrics.jsonl cannot be read (Is a directory)")
+    ]
+
+
 def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     source = SweepDirectory(sweep(tmp_path))
     source.read()

@@ -19,7 +19,7 @@ class Status:
     round                        the last round that landed or failed on this peer, counted from 1; 0: no round yet
     peers                        number of peers that took part in that round; 0: the round failed on this peer
     loss, tokens_per_s           values from the last logged inner step; None: no step yet
-    bytes_sent, bytes_received   payload bytes since this peer started
+    bytes_sent, bytes_received   bytes of payloads and of the state of the run since this peer started
     commit                       hash of the last commit, in hex; "" if there is none
     loading                      received part of the state of the run, 0 to 1; None: this peer is not downloading it
     counted                      whether this peer's payload was one of those of that round; True: no round yet

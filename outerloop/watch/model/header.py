@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outerloop.core.utilization import SPENT, utilization
-from outerloop.report import payload_bits
+from outerloop.report import metric_rows
 from outerloop.watch.model.advice import cure_of_run
 from outerloop.watch.model.page import Header, Number, RunPhase
 from outerloop.watch.model.values import count, finite, setting, shown, text
@@ -183,7 +183,7 @@ def bits_per_param(workers: Sequence[Worker], params: int | None, fragments: int
     sender = max(workers, key=lambda worker: worker.payloads, default=None)
     if not params or sender is None or not sender.payloads:
         return None
-    return payload_bits.bits_per_param(sender.payload_bytes, sender.payloads, fragments=fragments, params=params)
+    return metric_rows.bits_per_param(sender.payload_bytes, sender.payloads, fragments=fragments, params=params)
 
 
 def mean_loss(workers: Sequence[Worker]) -> Number:

@@ -191,7 +191,7 @@ class TableText(TypedDict):
 
 
 class ParetoPoint(TypedDict):
-    """One group of runs: mean final loss, mean bytes sent per worker. `front`: whether it is on the Pareto front."""
+    """One group of runs: mean final loss, mean payload bytes sent per worker. `front`: on the Pareto front."""
 
     label: str
     bytes: Number

@@ -40,7 +40,8 @@ class SwarmState:
     """The state of one swarm.
 
     `run`: exchange.run of the peers. `settings`: the settings of the run with dotted keys; empty if its peers do not
-    describe them. `bytes_sent`: payload bytes sent by all peers that were seen, including those that have left.
+    describe them. `bytes_sent`: bytes of payloads and of the state of the run that all peers sent, including those that
+    have left.
     """
 
     run: str

@@ -20,7 +20,7 @@ export function showSweep(sweep) {
 function showPareto(points) {
   show("pareto", points.length > 0);
   if (!points.length) return;
-  figure ??= new Figure(byId("pareto"), "Final validation loss [nats per token] against bytes sent by a worker");
+  figure ??= new Figure(byId("pareto"), "Final validation loss [nats per token] against payload bytes sent by a worker");
   const front = points.filter((point) => point.front).sort((a, b) => a.bytes - b.bytes);
   const groups = points.map((point) => [[point.bytes], [point.loss]]);
   const all = [...groups, [front.map((point) => point.bytes), front.map((point) => point.loss)]];
