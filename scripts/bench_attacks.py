@@ -39,21 +39,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import torch
 from attack_plan import Size, applies, first_step, second_step
 from attacked_run import AVERAGING, GOSSIP, RECIPES, SCORED, SCREENED, Case, Run
-from bench_recipes import numbers
+from bench_recipes import chosen_from, numbers
+from benchmark_records import read_records, write_records
 from data_attacks import FALSE_DATA
 from payload_attacks import ATTACKS
 
 from outerloop.config import load, part_checks
-from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
 ALONE = ("plain", "median_clip", "median_cosine", *AVERAGING)
@@ -65,7 +65,7 @@ def run_case(case: Case, more: Sequence[str], folder: Path) -> str:
     """Run one case, write its record, and return a line for the terminal."""
     torch.set_num_threads(1)
     record = Run(case, more).record()
-    write_atomically(folder / case.file, (json.dumps(record, indent=1) + "\n").encode())
+    write_records(folder / case.file, record)
     return f"{case.file}  {record['val_nats']}  {record['wall_s']} s  {record['error']}"
 
 
@@ -99,21 +99,9 @@ def refusal(case: Case, more: Sequence[str]) -> str:
 def missing(case: Case, more: Sequence[str], folder: Path) -> bool:
     """Return whether a run has no record yet. Raises SystemExit if it has one that was made with other options."""
     file = folder / case.file
-    if file.exists() and json.loads(file.read_text())["options"] != case.options(more):
+    if file.exists() and read_records(file, dict[str, Any]()).get("options") != case.options(more):
         raise SystemExit(f"{file} is the record of a run with other options: set another --out, or remove the file")
     return not file.exists()
-
-
-def chosen_from(allowed: Collection[str]) -> Callable[[str], list[str]]:
-    """Return a function that parses a comma-separated list of these words."""
-
-    def parse(text: str) -> list[str]:
-        found = text.split(",")
-        if unknown := [word for word in found if word not in allowed]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(allowed)}")
-        return found
-
-    return parse
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,14 +4,13 @@
 
 Each pair measures one run alone, and then the same run together with the other programs. The ratio is the time of the
 slowest run among these divided by the time of the run alone. Both include the start of the process. Pairs that FILE
-already has are skipped. The busy loop runs at nice 10. Pass the interpreter of another checkout as `--python` to
-measure that checkout instead of this one.
+already has are skipped; if one of this model has another interpreter, the exit code is 2. The busy loop runs at nice
+10. Pass the interpreter of another checkout as `--python` to measure that checkout instead of this one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmark_records import check_options, read_records, write_records
 from result_rows import Row, show
 
 OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "eval.every=0", "eval.sequences=16"]
@@ -40,13 +40,17 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--python", default=sys.executable)
     args = parser.parse_args()
-    rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
+    python = str(Path(args.python).absolute())
+    rows = read_records(args.json, list[Row]())
+    for row in rows:
+        if row["model"] == args.model:
+            check_options(row, {"python": python}, what=f"{args.json}: a pair of {args.model}")
     for pair in range(args.pairs):
         for case in LIMITS:
             if not any((row["case"], row["pair"], row["model"]) == (case, pair, args.model) for row in rows):
-                rows.append(measured(case, pair, args.model, args.python))
+                rows.append(measured(case, pair, args.model, python))
                 show(rows[-1])
-                args.json.write_text(json.dumps(rows, indent=1) + "\n")
+                write_records(args.json, rows)
     for case, limit in LIMITS.items():
         ratios = [row["ratio"] for row in rows if (row["case"], row["model"]) == (case, args.model)]
         print(f"{args.model} {case}: median {statistics.median(ratios):.2f} of {len(ratios)} pairs, limit {limit}")
@@ -59,6 +63,7 @@ def measured(case: str, pair: int, model: str, python: str) -> Row:
         "case": case,
         "pair": pair,
         "model": model,
+        "python": python,
         "alone_s": round(alone_s, 2),
         "beside_s": round(beside_s, 2),
         "ratio": round(beside_s / alone_s, 3),

@@ -17,7 +17,8 @@ after the warm-up, so that losses can be compared at equal numbers of payloads. 
 FILE holds the records of both runs: each arrival and departure, the time at which each round first landed, the gaps
 between rounds and the events in gaps that were too long, the numbers of payloads that the processes recorded, the
 losses, and the processes and folders that were left behind. If the benchmark is interrupted during the calm run, the
-same command repeats only the calm run. Exit code 1: a check failed. Ctrl-C ends all processes.
+same command repeats only the calm run. Exit code 1: a check failed; 2: FILE has a first run with other options, or the
+file of --calm has no calm run. Ctrl-C ends all processes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmark_records import check_options, read_records, refuse, write_records
 from churn_plan import calm_stays, stays
 from churn_report import checks, errors, failed_rounds, gaps, landed_rounds, totals
 from churn_swarm import ChurnSwarm
@@ -150,29 +152,41 @@ def main() -> int:
     args = parse()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
     signal.signal(signal.SIGTERM, raise_terminated)
-    churn = finished(args.json) or churned(args)
-    write(args.json, {"churn": churn | {"checks": checks(churn)}})
-    payloads = churn["totals"]["payloads"]
-    still = json.loads(args.calm.read_text())["calm"] if args.calm else calm(args, payloads=payloads)
+    earlier = calm_record(args.calm) if args.calm else None
+    churn = finished(args.json, arguments(args)) or churned(args) | {"arguments": arguments(args)}
+    write_records(args.json, {"churn": churn | {"checks": checks(churn)}})
+    still = earlier or calm(args, payloads=churn["totals"]["payloads"])
     churn |= compared(churn, still)
     churn["loss_difference"] = churn["loss"] / churn["calm_loss"] - 1
     churn["checks"] = checks(churn)
     churn["command"] = sys.argv
-    write(args.json, {"churn": churn, "calm": still})
+    write_records(args.json, {"churn": churn, "calm": still})
     show(churn)
     return 0 if all(churn["checks"].values()) else 1
 
 
-def finished(file: Path) -> Row | None:
-    """Return the record of the first run if `file` contains it, but not that of the calm run; else None."""
-    records: dict[str, Row] = json.loads(file.read_text()) if file.exists() else {}
-    return None if "calm" in records else records.get("churn")
+def arguments(args: argparse.Namespace) -> Row:
+    """Return the arguments that determine both runs, as a record stores them."""
+    names = ("minutes", "processes", "alive", "kill_every", "seed", "options")
+    return {name: list(value) if isinstance(value := getattr(args, name), tuple) else value for name in names}
 
 
-def write(file: Path, records: Row) -> None:
-    """Write the records as JSON."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(records, indent=1) + "\n")
+def calm_record(file: Path) -> Row:
+    """Return the record of the calm run in `file`. Refuses a file without one."""
+    found = read_records(file, dict[str, Row]()).get("calm")
+    return found or refuse(f"--calm {file} has no calm run: pass the FILE of a finished benchmark")
+
+
+def finished(file: Path, wanted: Row) -> Row | None:
+    """Return the record of the first run if `file` contains it, but not that of the calm run; else None.
+
+    Refuses a first run that has other arguments than `wanted`.
+    """
+    records = read_records(file, dict[str, Row]())
+    if "calm" in records or "churn" not in records:
+        return None
+    check_options(records["churn"].get("arguments", {}), wanted, what=f"{file}: the first run")
+    return records["churn"]
 
 
 if __name__ == "__main__":

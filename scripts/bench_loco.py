@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from benchmark_records import write_records
 from namespaces import network, ready_or_exit
 from result_rows import Row, show
 from torch import Tensor, nn
@@ -230,7 +231,7 @@ def main() -> None:
             rows.append(row | beside_plain(row, [*rows, row]))
             show(rows[-1], but=SHARED)
             if args.json:
-                args.json.write_text(json.dumps(rows, indent=1) + "\n")
+                write_records(args.json, rows)
 
 
 if __name__ == "__main__":

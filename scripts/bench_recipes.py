@@ -10,24 +10,27 @@ from then on. Next, each case is trained for --inner-steps steps per worker with
 workers and seed. All workers together process the same number of sequences per step in all runs. FILE holds one flat
 record per run. The same command resumes an interrupted benchmark from FILE, and `outerloop report FOLDER` plots the
 runs. Options are those of `outerloop train`.
+
+Exit code 2: FILE has a record of one of the cases with other --sequences or options, a number of steps is not a
+multiple of H, or --sequences is not a multiple of the number of workers.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmark_records import check_divisible, check_options, read_records, write_records
+
 from outerloop.config import load
 from outerloop.launcher.train import train
-from outerloop.state.checkpoint import write_atomically
 
 INPROCESS = "exchange=inprocess"
 MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100 inner steps per round; the paper uses 0.9, for H = 500
@@ -94,7 +97,8 @@ def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row
     ]
     summary = train(load.load([*CASES[run.case], *settings, *options]))
     kept = ("val_loss", "tokens", "params", "bits_per_param_per_round", "payload_bytes_per_worker", "wall_s")
-    return asdict(run) | {"lr": float(run.lr)} | {key: summary[key] for key in kept}
+    made_with = {"lr": float(run.lr), "sequences": sequences, "options": sorted(options)}
+    return asdict(run) | made_with | {key: summary[key] for key in kept}
 
 
 class Bench:
@@ -102,7 +106,11 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
+        self.rows = read_records(args.json, list[Row]())
+        options = {"sequences": args.sequences, "options": sorted(args.options)}
+        for row in self.rows:
+            if row["case"] in args.cases:
+                check_options(row, options, what=f"{args.json}: a record of {row['case']}")
 
     def found(self, run: Run) -> Row | None:
         """Return the record of a run, or None if there is none yet."""
@@ -117,7 +125,7 @@ class Bench:
             shared = (self.args.runs, self.args.sequences, self.args.options)
             for future in as_completed([pool.submit(train_one, run, *shared) for run in todo]):
                 self.rows.append(future.result())
-                write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
+                write_records(self.args.json, self.rows)
 
     def tuning(self, case: str) -> list[Run]:
         """Return the short runs that determine a case's learning rate."""
@@ -149,9 +157,31 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
+def chosen_from(allowed: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a function that parses a comma-separated list of these words."""
+
+    def parse(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [word for word in found if word not in allowed]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(allowed)}")
+        return found
+
+    return parse
+
+
 def words(text: str) -> list[str]:
     """Parse "a,b" as ["a", "b"]."""
     return text.split(",")
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Refuse numbers of sequences and steps that a run would round down."""
+    for workers in args.workers:
+        check_divisible(args.sequences, workers, what="--sequences", by="--workers")
+    for case, h in itertools.product(args.cases, args.sync_every):
+        check_divisible(args.inner_steps, h_of(case, h), what="--inner-steps", by="--sync-every")
+    for case in args.cases if len(args.lr) > 1 else ():
+        check_divisible(args.tune_steps, h_of(case, args.sync_every[0]), what="--tune-steps", by="--sync-every")
 
 
 def main() -> None:
@@ -159,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--cases", type=words, default=list(CASES))
+    parser.add_argument("--cases", type=chosen_from(CASES), default=list(CASES))
     parser.add_argument("--sync-every", type=numbers, default=[15])
     parser.add_argument("--workers", type=numbers, default=[4])
     parser.add_argument("--seeds", type=numbers, default=[0])
@@ -169,7 +199,9 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=32, help="sequences per inner step, over all workers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("options", nargs="*")
-    bench = Bench(args := parser.parse_intermixed_args())
+    args = parser.parse_intermixed_args()
+    check_numbers(args)
+    bench = Bench(args)
     if len(args.lr) > 1:
         bench.work(itertools.chain.from_iterable(map(bench.tuning, args.cases)))
     runs = [run for case in args.cases for run in bench.published(case)]

@@ -11,8 +11,9 @@ the learning rate. The weight decays follow. If the case has an outer optimizer 
 rate and momentum are tried last, and then, with the best pair, 2/3 and 3/2 of the inner learning rate. Finally, all
 combinations of H, number of workers and seed are trained with the best values. A seed determines the initial weights
 and the sample streams, so rows with the same seed and number of workers are paired. All workers together process
---sequences sequences per step. Data-parallel training is run as one worker that trains on the whole batch. It has the
-same initial weights as the other rows, but draws its samples in another order.
+--sequences sequences per step, which must be a multiple of each number of workers. Data-parallel training is run as one
+worker that trains on the whole batch. It has the same initial weights as the other rows, but draws its samples in
+another order.
 
 With --no-tuning, every case is trained with the first value of each grid, or with --lr and --momentum instead.
 
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import shutil
 import threading
@@ -37,7 +37,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_recipes import numbers, words
+from bench_recipes import chosen_from, numbers
+from benchmark_records import check_divisible, read_records, write_records
 from fast_mean import FastMean
 from show_table import ALONE, EVERY_STEP, FAST_MEAN, TUNED
 from table_cases import CASES
@@ -46,7 +47,6 @@ from outerloop.config import load
 from outerloop.kernels.arithmetic_platform import described
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.train import train
-from outerloop.state.checkpoint import write_atomically
 
 Row = dict[str, Any]
 
@@ -122,7 +122,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         self.args, self.pool, self.lock = args, pool, threading.Lock()
-        self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
+        self.rows = read_records(args.json, list[Row]())
 
     def row(self, run: Run) -> Row | None:
         """Return the record of a run, or None if there is none yet."""
@@ -158,7 +158,7 @@ class Bench:
                 continue
             with self.lock:
                 self.record(futures[future], future.result())
-                write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
+                write_records(self.args.json, self.rows)
         if errors:
             raise errors[0]
 
@@ -228,7 +228,8 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     result.add_argument("--json", type=Path, required=True, metavar="FILE")
-    result.add_argument("--cases", type=words, default=list(CASES), help=f"comma-separated list of {', '.join(CASES)}")
+    cases = f"comma-separated list of {', '.join(CASES)}"
+    result.add_argument("--cases", type=chosen_from(CASES), default=list(CASES), help=cases)
     result.add_argument("--steps", type=int, default=3000, help="inner steps per worker")
     result.add_argument("--sync-every", type=numbers, default=[15, 30, 100])
     result.add_argument("--workers", type=numbers, default=[4, 8])
@@ -250,6 +251,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Tune and train all cases, in one pool of processes."""
     args = parser().parse_intermixed_args()
+    for workers in args.workers if set(args.cases) - set(ALONE) else ():
+        check_divisible(args.sequences, workers, what="--sequences", by="--workers")
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(args.jobs, mp_context=context, max_tasks_per_child=1) as pool,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import wan_goodput
+from benchmark_records import write_records
 from faults_machine import COMMON, Machine
 from namespaces import Network, network, ready_or_exit
 from result_rows import Row, show
@@ -238,9 +239,9 @@ def main() -> None:
             rows.append(row)
             rounds += of_run
             show(row)
-            args.json.write_text(json.dumps(rows, indent=1) + "\n")
+            write_records(args.json, rows)
             if rounds:
-                args.json.with_suffix(".rounds.json").write_text(json.dumps(rounds) + "\n")
+                write_records(args.json.with_suffix(".rounds.json"), rounds, indent=None)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Each machine is a separate `outerloop train workers=1` on loopback. MACHINES lis
 prints two numbers and writes them to a JSON file in scripts/results/machines/: how many machines loaded the first
 machine's initial weights, and the maximum number of different slow weights after any round (1 is correct). SPARTA is
 left out, because its peers have different slow weights by design, which a swarm refuses. Unless --again is given, runs
-that already have a file are skipped.
+that already have a file are skipped. Exit code 2: such a file has another number of rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmark_records import check_options, read_records, write_records
 from result_rows import show
 
 ROOT = Path(__file__).parent.parent
@@ -134,10 +135,11 @@ def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
     """Return the record of a run, either from its file or by running it."""
     file = RESULTS / f"{recipe}-{peers}.json"
     if file.exists() and not again:
-        return json.loads(file.read_text())
+        record = read_records(file, Record())
+        check_options(record, {"rounds": rounds}, what=f"{file}: the record")
+        return record
     record = run(recipe, peers=peers, rounds=rounds)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record, indent=2) + "\n")
+    write_records(file, record, indent=2)
     return record
 
 

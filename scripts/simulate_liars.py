@@ -5,7 +5,8 @@
 
 Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start, or
 with mixed lies (`mixed`): every 20 to 60 s, each liar switches to a random lie, never to one that gets it expelled. The
-script skips cases that have a record in --out, whatever their options. It then checks all records there, prints every
+script skips cases that have a record in --out, and ends with exit code 2 if a record there has other options. It then
+checks all records there, prints every
 guarantee that a record violates (`failures`), and exits with 1 if there is one. It also reports a case whose lie never
 changed a message; in `mixed`, one lie is enough.
 
@@ -16,11 +17,12 @@ that is decided in view v has v of them.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from bench_recipes import chosen_from
+from benchmark_records import check_options, read_records, write_records
 from lying_peers import EXPELS, LIES, Simulation
 
 HERE = Path(__file__).parent
@@ -35,7 +37,17 @@ def simulated(case: str, args: argparse.Namespace) -> Row:
     """Return the record of one case."""
     lie = "" if case == CALM else case
     record = Simulation(lie, peers=args.peers, liars=args.liars, seed=args.seed).run(60 * args.minutes)
-    return record | {"seed": args.seed}
+    return record | {"minutes": args.minutes, "seed": args.seed}
+
+
+def read(args: argparse.Namespace) -> dict[str, Row]:
+    """Return the records in --out by case. Refuses records of other options."""
+    records = read_records(args.out, dict[str, Row]())
+    options = {"minutes": args.minutes, "peers": args.peers, "seed": args.seed}
+    for case, record in records.items():
+        liars = {} if case == CALM else {"liars": args.liars}
+        check_options(record, options | liars, what=f"{args.out}: the record of {case}")
+    return records
 
 
 def pace(record: Row, calm: Row | None) -> float | None:
@@ -62,18 +74,18 @@ def failures(record: Row, calm: Row | None) -> list[str]:
 def main() -> int:
     """Simulate each case that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lies", default=",".join(CASES), help="the cases to simulate")
+    parser.add_argument("--lies", type=chosen_from(CASES), default=list(CASES), help="the cases to simulate")
     parser.add_argument("--minutes", type=float, default=30.0, help="virtual minutes of each case")
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--liars", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "results/liar/sixteen.json", metavar="FILE")
     args = parser.parse_args()
-    records: dict[str, Row] = json.loads(args.out.read_text()) if args.out.exists() else {}
-    for case in args.lies.split(","):
+    records = read(args)
+    for case in args.lies:
         if case not in records:
             records[case] = simulated(case, args)
-            args.out.write_text(json.dumps(records, indent=1) + "\n")
+            write_records(args.out, records)
     failed = False
     for case, record in records.items():
         shown = ("rounds", "failed_views", "expressed", "expelled", "streams")

@@ -12,6 +12,7 @@ from itertools import accumulate, islice
 import bench_churn
 import churn_report
 import pytest
+from benchmark_records import write_records
 from churn_plan import ARRIVE_S, AWAY_S, Stay, calm_stays, is_killed, stays
 from churn_swarm import OWN, ChurnSwarm, Visitor
 
@@ -275,8 +276,8 @@ def test_sigint_ends_the_benchmark_and_all_processes_that_it_started(tmp_path):
 
 def test_only_the_calm_run_is_repeated_if_the_benchmark_was_interrupted_during_it(tmp_path):
     file = tmp_path / "records.json"
-    assert bench_churn.finished(file) is None
-    bench_churn.write(file, {"churn": {"rounds": 3}})
-    assert bench_churn.finished(file) == {"rounds": 3}
-    bench_churn.write(file, {"churn": {"rounds": 3}, "calm": {"rounds": 4}})
-    assert bench_churn.finished(file) is None
+    assert bench_churn.finished(file, {"minutes": 1.0}) is None
+    write_records(file, {"churn": {"rounds": 3}})
+    assert bench_churn.finished(file, {"minutes": 1.0}) == {"rounds": 3}
+    write_records(file, {"churn": {"rounds": 3}, "calm": {"rounds": 4}})
+    assert bench_churn.finished(file, {"minutes": 1.0}) is None

@@ -103,7 +103,7 @@ def test_recorded_cases_are_not_simulated_again(tmp_path, monkeypatch, capsys):
 
     def made_up(case, args):
         made.append((case, args.minutes))
-        return of(case, rounds=10, failed_views=0, streams=1)
+        return of(case, rounds=10, failed_views=0, streams=1, liars=args.liars if case != "calm" else 0)
 
     monkeypatch.setattr(simulate_liars, "simulated", made_up)
     arguments = ["simulate_liars.py", "--out", str(out), "--minutes", "2", "--lies"]
