@@ -109,7 +109,7 @@ class LightningCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Store the state `state_dict`. The outer loop resumes from it when training starts."""
-        self.restored = state_dict
+        self.restored = state_dict or None  # empty if it was saved before training started
 
 
 def optimizer_steps(trainer: Trainer) -> int | None:

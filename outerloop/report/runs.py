@@ -105,32 +105,31 @@ def find(folders: Sequence[Path]) -> list[Path]:
 def runs_under(folder: Path) -> list[Path]:
     """Return all run folders in or under a folder, also those that symbolic links name, each only once.
 
-    Hidden folders, and folders inside a run folder, are skipped.
+    Hidden folders, and folders inside a run folder, are skipped. A symbolic link to a folder that contains run folders
+    is not followed, because it may lead to a large part of the file system.
     """
     runs: list[Path] = []
-    visited: set[tuple[int, int]] = set()
-    for current, subfolders, files in os.walk(folder, followlinks=True):
-        place = place_of(Path(current))
-        if place is None or place in visited:
-            subfolders.clear()
-            continue
-        visited.add(place)
+    links: list[Path] = []
+    for current, subfolders, files in os.walk(folder):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if is_run(Path(current), files):
             runs.append(Path(current))
             subfolders.clear()
-        shown = [name for name in subfolders if not name.startswith(".")]
-        # links last, so that a run has its own name if it is found by both
-        subfolders[:] = sorted(shown, key=lambda name: ((Path(current) / name).is_symlink(), name))
+        links += [path for name in subfolders if (path := Path(current) / name).is_symlink()]
+    found = {path.resolve() for path in runs}
+    for link in links:
+        if link.resolve() not in found and is_run(link, listed(link)):
+            found.add(link.resolve())
+            runs.append(link)
     return runs
 
 
-def place_of(folder: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, which are the same by any link to it, or None if it is gone."""
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder, or an empty list if it cannot be read."""
     try:
-        found = folder.stat()
+        return os.listdir(folder)
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return []
 
 
 def is_run(folder: Path, files: Sequence[str]) -> bool:
