@@ -82,7 +82,8 @@ class PowerSgd:
         last_mr = self.last.get(context.name)
         if last_mr is not None and last_mr.shape == (columns, self.rank) and last_mr.any(dim=0).all():
             return last_mr
-        return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(context.seed))
+        draw = torch.Generator().manual_seed(context.seed)
+        return torch.randn(columns, self.rank, generator=draw, dtype=torch.float32)
 
     def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
         """Store the Q that this peer sent, for the warm start of the next round."""

@@ -52,7 +52,8 @@ class RandomK:
 
         They are drawn on the CPU, so that they are the same on all devices.
         """
-        return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(context.seed)), rows)
+        draw = torch.Generator().manual_seed(context.seed)
+        return topk_positions(torch.rand(rows.count, generator=draw, dtype=torch.float32), rows)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode the kept values of x (any shape) with the compressor `values`."""
@@ -63,7 +64,8 @@ class RandomK:
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `values` cannot decode them."""
         rows = self.rows_of(shape.numel())
-        dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))
+        device = next((part.device for part in parts.values()), None)
+        dense_N = torch.zeros(rows.count, dtype=torch.float32, device=device)
         at_M = absolute(self.positions(rows, context).to(dense_N.device), rows)
         dense_N[at_M] = self.values.decode(parts, Size([rows.kept]), replace(context, group=self.k)).float()
         return dense_N.view(shape)

@@ -66,7 +66,7 @@ class Threshold:
         """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` do not fit the tensor."""
         count, nested = shape.numel(), nested_parts("gap", parts)
         position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
-        dense_N = torch.zeros(count, device=position_M.device)
+        dense_N = torch.zeros(count, dtype=torch.float32, device=position_M.device)
         dense_N[position_M] = self.values.decode(nested, position_M.shape, context).float()
         return dense_N.view(shape)
 

@@ -103,7 +103,7 @@ class TopK:
         """Decode parts to a dense float32 tensor of `shape`. Raises ValueError if `parts` are invalid."""
         rows = self.rows_at(shape.numel(), context)
         position_1M, value_1M = self.unpack([parts], rows, context)
-        dense_N = torch.zeros(shape.numel(), device=value_1M.device)
+        dense_N = torch.zeros(shape.numel(), dtype=torch.float32, device=value_1M.device)
         dense_N[absolute(position_1M[0], rows)] = value_1M[0]
         return dense_N.view(shape)
 

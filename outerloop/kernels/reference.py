@@ -181,7 +181,8 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
     code = 8 * (x < 0) + e, with e = 0 for the level 0; scale = max |x|. Ties go to the smaller level.
     """
-    middle_7 = torch.tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))], device=x_GL.device)
+    middles = [2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))]
+    middle_7 = torch.tensor(middles, dtype=torch.float32, device=x_GL.device)
     scale_G = to_scale(x_GL.abs().amax(1))
     exponent_GL = torch.bucketize(x_GL.abs().float() / nonzero_scale(scale_G), middle_7, out_int32=True)
     return (exponent_GL + 8 * ((x_GL < 0) & (exponent_GL > 0))).to(torch.uint8), scale_G
@@ -194,7 +195,8 @@ def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
     """
     if (code_GL == 8).any():
         raise ValueError("a code is 8, which has no level")
-    size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
+    sizes = [0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))]
+    size_8 = torch.tensor(sizes, dtype=torch.float32, device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]
 

@@ -21,8 +21,8 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 def warm() -> None:
     """Call every operator for float32 and bfloat16 weights, each with a 32-bit and an 8-bit residual."""
-    slow = torch.randn(100)
-    residuals = [(torch.zeros(100), None), to_eight_bit(torch.zeros(100))]
+    slow = torch.randn(100, dtype=torch.float32)
+    residuals = [(torch.zeros_like(slow), None), to_eight_bit(torch.zeros_like(slow))]
     for dtype, residual in itertools.product((torch.float32, torch.bfloat16), residuals):
         fast = slow.to(dtype)
         position_M, value_M, _ = select(slow, fast, *residual, None, Selection(0.9, 256, 4))

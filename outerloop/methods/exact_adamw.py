@@ -32,7 +32,8 @@ def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) ->
         group: parameter group of x in the torch optimizer, with the settings.
     """
     if not state:
-        state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(x), "exp_avg_sq": torch.zeros_like(x)}
+        step = torch.zeros((), dtype=torch.float32)
+        state |= {"step": step, "exp_avg": torch.zeros_like(x), "exp_avg_sq": torch.zeros_like(x)}
     state["step"] += 1
     (beta1, beta2), lr, m, v = group["betas"], group["lr"], state["exp_avg"], state["exp_avg_sq"]
     bias1, bias2 = (1 - power(beta, int(state["step"])) for beta in (beta1, beta2))

@@ -57,7 +57,7 @@ def smallest_tensors(compress: Compressor, shapes: Mapping[str, Size]) -> dict[s
         if 0 < shape.numel() <= MAX_VALUES:
             smallest.setdefault((id(codec_of(compress, shape)), len(shape)), name)
     draw = torch.Generator().manual_seed(0)
-    return {name: torch.randn(shapes[name], generator=draw) for name in smallest.values()}
+    return {name: torch.randn(shapes[name], generator=draw, dtype=torch.float32) for name in smallest.values()}
 
 
 def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:

@@ -97,4 +97,5 @@ def moved(method: OuterMethod, *means: Tensor, start: Tensor | None = None) -> T
 
 def probe() -> tuple[Tensor, CodecContext]:
     """Return a 64 x 128 matrix of Gaussian values, and the codec context of a round late in a run."""
-    return torch.randn(64, 128, generator=torch.Generator().manual_seed(0)), CodecContext(round=10**9, seed=0)
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(64, 128, generator=draw, dtype=torch.float32), CodecContext(round=10**9, seed=0)

@@ -44,7 +44,7 @@ def select_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Implement `select` on the CPU."""
     rows = Rows(slow.numel(), how.chunk, how.k)
-    position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
+    position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept, dtype=torch.float32)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     numbers = np.float32(how.beta), how.chunk, how.k
     inputs = [*map(as_array, (slow, fast, residual, scale)), *numbers, bits_array(negative)]

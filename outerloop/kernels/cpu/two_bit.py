@@ -32,7 +32,7 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 @two_bit_decode.kernel("CPU")
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """Implement `two_bit_decode` on the CPU."""
-    x_PN = torch.empty(len(code), count)
+    x_PN = torch.empty(len(code), count, dtype=torch.float32)
     arrays = [map(as_array, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
     loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
     parallel_loops(loops, -(-count // group), values=count)
