@@ -36,7 +36,7 @@ from outerloop.replica.island import Island
 from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
-from outerloop.state.part_states import load_part, on_device, unwrap_parts, wrap_parts
+from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts, wrap_parts
 from outerloop.types import Contribution, Round, StateTransferRequired, UserError
 
 logger = logging.getLogger(__name__)
@@ -353,8 +353,11 @@ class OuterLoop:
 
         The tensors of `state` are copied, so it does not change later.
 
-        Raises UserError if the state of a part was saved by another kind of this part.
+        Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
+        another number of fragments, or if the state of a part was saved by another kind of this part.
         """
+        check_state(state)
+        check_fragments(state, self.schedule.fragments)
         self.launcher.wait()
         self.loop.early.end()
         state = on_device(unwrap_parts(state), self.replica.device, copy=True)

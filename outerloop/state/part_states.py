@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outerloop.types import UserError
+from outerloop.types import UserError, printable
+
+KEYS = ("slow", "inner_step", "samples", "in_flight")
+"""Keys that the state of an outer loop has in every version. Parts may be missing in older checkpoints."""
+
+
+def check_state(state: object) -> None:
+    """Check that `state` is the state of an outer loop. Raises UserError, which states what to pass instead."""
+    if not isinstance(state, Mapping):
+        load_first = ': load the file first, and pass state=saved["outer"]' if isinstance(state, str | PathLike) else ""
+        raise UserError(f"state is a {type(state).__name__}, but must be the result of outer.state_dict(){load_first}")
+    if is_state(state):
+        return
+    found = f"has the keys {listed_keys(state)}" if state else "is empty"
+    nested = [key for key, value in state.items() if is_state(value)]
+    advice = f"pass state=saved[{nested[0]!r}]" if nested else "to start from the beginning, pass no state"
+    raise UserError(f"state {found}, but must be the result of outer.state_dict(): {advice}")
+
+
+def is_state(value: object) -> bool:
+    """Return whether a value has the keys of an outer loop's state."""
+    return isinstance(value, Mapping) and all(key in value for key in KEYS)
+
+
+def listed_keys(state: Mapping[Any, Any], *, at_most: int = 6) -> str:
+    """Return the first keys of a mapping, separated by commas, and the number of further keys."""
+    more = len(state) - at_most
+    return ", ".join(printable(str(key)) for key in [*state][:at_most]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_fragments(state: Mapping[str, Any], fragments: int) -> None:
+    """Check that the state of an outer loop is of a schedule with this many fragments. Raises UserError otherwise."""
+    saved = state["samples"]
+    if isinstance(saved, list) and len(saved) != fragments:  # a single number in older checkpoints
+        raise UserError(
+            f"the model has {len(saved)} fragment(s) in the saved run and {fragments} in this run: resume with the"
+            " recipe and the schedule of the run that saved the state"
+        )
 
 
 def on_device(state: Any, device: torch.device, *, copy: bool = False) -> Any:

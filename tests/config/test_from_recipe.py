@@ -219,6 +219,46 @@ def test_peers_go_on_from_one_step():
         toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda state: {}, "^state is empty, but must be .*: to start from the beginning, pass no state$"),
+        (
+            lambda state: {"model": {}, "outer": state},
+            r"state has the keys model, outer, but must be the result of outer\.state_dict\(\): pass"
+            r" state=saved\['outer'\]",
+        ),
+        (lambda state: dict.fromkeys("abcdefgh", 0), "state has the keys a, b, c, d, e, f and 2 more, but"),
+        (lambda state: {key: state[key] for key in state if key != "samples"}, "state has the keys slow, method"),
+        (lambda state: "step.pt", r'state is a str, .*: load the file first, and pass state=saved\["outer"\]$'),
+        (lambda state: Path("step.pt"), "load the file first"),
+        (lambda state: [state], r"^state is a list, but must be the result of outer\.state_dict\(\)$"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_before_the_run_is_joined(wrong, said, monkeypatch):
+    state = outerloop.from_recipe("diloco", toy.model(), exchange=toy.alone()).state_dict()
+    monkeypatch.setattr(outerloop.config.from_recipe, "join_exchange", None)
+    with pytest.raises(UserError, match=said):
+        outerloop.from_recipe("diloco", toy.model(), state=wrong(state))
+    outer = outerloop.from_recipe("diloco", toy.model(), exchange=toy.alone())
+    with pytest.raises(UserError, match=said):
+        outer.load_state_dict(wrong(state))
+
+
+def test_a_state_of_another_number_of_fragments_is_refused():
+    def start(recipe, state=None):
+        return outerloop.from_recipe(recipe, toy.model(), exchange=toy.alone(), state=state)
+
+    pair = ["diloco", "streaming_diloco"]
+    states = [start(recipe).state_dict() for recipe in pair]
+    with pytest.raises(UserError, match=r"the model has 2 fragment\(s\) in the saved run and 1 in this run: resume"):
+        start("diloco", states[1])
+    with pytest.raises(UserError, match=r"the model has 1 fragment\(s\) in the saved run and 2 in this run"):
+        start("streaming_diloco", states[0])
+    start("streaming_diloco", states[1])
+    assert start("diloco", states[0] | {"samples": 3}).samples == 3, "older checkpoints have one number"
+
+
 def test_peers_with_rounds_of_different_length_resume_together():
     def live(exchange, state=None):
         model = toy.model()

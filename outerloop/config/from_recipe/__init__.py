@@ -33,6 +33,7 @@ from outerloop.replica.sharding import (
     shard_group,
     unwrap_forward,
 )
+from outerloop.state.part_states import check_state
 from outerloop.types import UserError
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def from_recipe(
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
     """
     check_arguments(recipe, model, overrides, exchange)
+    if state is not None:
+        check_state(state)
     if mesh is not None and exchange is not None:
         raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
     addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
@@ -184,7 +187,7 @@ def start_loop(
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, steps=steps, island=island)
         inner_optimizer = load.inner_optimizer(settings)
         outer.recipe, outer.inner_optimizer = settings.recipe, inner_optimizer._target_ if inner_optimizer else ""
-        if state:
+        if state is not None:
             outer.load_state_dict(state)
         start_together(outer, shared_settings.training_settings(settings))
         for warning in outer.warnings:

@@ -58,7 +58,7 @@ def join_exchange(
     try:
         if isinstance(exchange, NetworkPeer):
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join(build.first_round(settings, lambda: state, state["inner_step"] if state else 0))
+        exchange.join(build.first_round(settings, lambda: state, 0 if state is None else state["inner_step"]))
     except BaseException:
         exchange.abort()
         raise
