@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -46,8 +47,9 @@ class Attached:
         counted: number of inner steps counted by this object.
 
     Raises:
-        UserError: if `outer` is attached already, if the optimizer does not train a parameter that would be exchanged,
-            or if a trainable parameter was added to the model after `outer` was made.
+        UserError: if `samples` is not a positive whole number, if `outer` is attached already, if the optimizer does
+            not train a parameter that would be exchanged, or if a trainable parameter was added to the model after
+            `outer` was made.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Attached:
         on_round: Callable[[RoundReport], None] | None = None,
         sole_writer: bool = False,
     ) -> None:
+        check_samples(samples)
         optimizers = [*map(hooked_optimizer, optimizer if isinstance(optimizer, list | tuple) else [optimizer])]
         if outer.is_attached:
             raise UserError(
@@ -137,6 +140,12 @@ def hooked_optimizer(optimizer: Any) -> Optimizer:
             " step hooks: call outerloop.attach(optimizer, outer)"
         )
     return hooked
+
+
+def check_samples(samples: object) -> None:
+    """Check that `samples` is a positive whole number. Raises UserError otherwise."""
+    if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < 1:
+        raise UserError(f"samples={samples!r} must be a positive whole number: pass the training samples per step")
 
 
 def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:

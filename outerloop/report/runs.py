@@ -127,7 +127,7 @@ def runs_under(folder: Path) -> list[Path]:
 def listed(folder: Path) -> list[str]:
     """Return the names in a folder, or an empty list if it cannot be read."""
     try:
-        return os.listdir(folder)
+        return [path.name for path in folder.iterdir()]
     except OSError:
         return []
 

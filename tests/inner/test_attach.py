@@ -1,5 +1,6 @@
 """The outer loop in training loops of several kinds: compiled, fused, parameter groups, frozen and tied parameters."""
 
+import numpy
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -170,6 +171,17 @@ def test_swapped_arguments_are_named():
         UserError, match=r"OuterLoop is not an optimizer .*: call outerloop\.attach\(optimizer, outer\)"
     ):
         outerloop.attach(outer, torch.optim.SGD(outer.model.parameters()))
+
+
+@pytest.mark.parametrize("samples", [2.5, 0, -1, "2", True, torch.tensor(2)])
+def test_samples_are_counted_in_whole_numbers(samples):
+    outer = toy.outer(toy.model(), toy.alone())
+    optimizer = torch.optim.SGD(outer.model.parameters())
+    with pytest.raises(UserError, match=r"samples=.* must be a positive whole number: pass"):
+        outerloop.attach(optimizer, outer, samples=samples)
+    with outerloop.attach(optimizer, outer, samples=numpy.int64(2)):
+        optimizer.step()
+    assert outer.samples == 2
 
 
 def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():

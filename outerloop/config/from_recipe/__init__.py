@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop.config import build, load, part_checks, shared_settings
-from outerloop.config.from_recipe.arguments import check_arguments, load_settings
+from outerloop.config.from_recipe.arguments import address_list, check_arguments, check_connection, load_settings
 from outerloop.config.from_recipe.islands import join_as_one_peer, refuse_shards_over_ranks, start_on_leader
 from outerloop.config.from_recipe.join import State, join_exchange
 from outerloop.config.island_checks import refuse_single_process_options
@@ -34,7 +34,6 @@ from outerloop.replica.sharding import (
     unwrap_forward,
 )
 from outerloop.state.part_states import check_state
-from outerloop.types import UserError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh  # imported only for type checkers: the import takes a second
@@ -135,12 +134,11 @@ def from_recipe(
     Raises:
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
     """
-    check_arguments(recipe, model, overrides, exchange)
+    check_arguments(recipe, model, overrides, steps)
+    check_connection(exchange, mesh, dim, replicas)
     if state is not None:
         check_state(state)
-    if mesh is not None and exchange is not None:
-        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
-    addresses = [initial_peers] if isinstance(initial_peers, str) else [*initial_peers]
+    addresses = address_list(initial_peers)
     short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses or None}
     given = {key: value for key, value in short.items() if value is not None}
     typed = [*overrides, *to_overrides(options), *to_overrides(given)]

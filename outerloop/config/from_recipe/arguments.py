@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from numbers import Integral
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
+from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop.config import build, load
@@ -14,7 +16,7 @@ FLATTENED = ("FullyShardedDataParallel", "DeepSpeedEngine")
 """Class names of wrappers that replace a model's parameters with slices of flattened parameters."""
 
 
-def check_arguments(recipe: object, model: object, overrides: Sequence[object], exchange: object) -> None:
+def check_arguments(recipe: object, model: object, overrides: Sequence[object], steps: object) -> None:
     """Check the types of arguments that are often confused. Raises UserError, which states what to pass instead."""
     if not isinstance(recipe, str) or not isinstance(model, Module):
         raise UserError(
@@ -32,12 +34,48 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
             "FullyShardedDataParallel or DeepSpeed has flattened the parameters of this model, which hides them:"
             " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    if isinstance(exchange, str | Mapping | type):
+    if steps is not None and (not isinstance(steps, Integral) or isinstance(steps, bool) or int(steps) < 1):
+        raise UserError(
+            f"steps={steps!r} must be a whole number of inner steps, 1 or more, or None: pass the number of inner steps"
+            " after which your loop ends"
+        )
+
+
+def check_connection(exchange: object, mesh: object, dim: object, replicas: object) -> None:
+    """Check the arguments that select processes or an exchange. Raises UserError, which states what to pass instead."""
+    if exchange is not None and (isinstance(exchange, type) or not hasattr(exchange, "start")):
         kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
         raise UserError(
             f"exchange={kind} is not an exchange that has joined: pass an object such as"
             ' outerloop.Distributed(), or name the exchange with the option "exchange=swarm_gather"'
         )
+    if mesh is not None and not hasattr(mesh, "mesh_dim_names"):  # DeviceMesh is not imported: this takes a second
+        raise UserError(
+            f"mesh is a {type(mesh).__name__}, but must be a DeviceMesh: pass the result of"
+            " torch.distributed.device_mesh.init_device_mesh"
+        )
+    if mesh is not None and exchange is not None:
+        raise UserError("mesh= and exchange= are both set, and each selects an exchange: pass only one of them")
+    if dim is not None and mesh is None:
+        raise UserError(
+            f"dim={dim!r} selects a dimension of mesh=, which is not set: pass mesh=MESH, or leave out dim="
+        )
+    if replicas is not None and not isinstance(replicas, dist.ProcessGroup):
+        raise UserError(
+            f"replicas is a {type(replicas).__name__}, but must be a process group that contains this process: pass the"
+            " result of torch.distributed.new_group on its ranks"
+        )
+
+
+def address_list(initial_peers: object) -> list[str]:
+    """Return the addresses of running peers as a list. Raises UserError if they are not text."""
+    addresses = [initial_peers] if isinstance(initial_peers, str) else initial_peers
+    if not isinstance(addresses, list | tuple | set | ListConfig) or not all(isinstance(x, str) for x in addresses):
+        raise UserError(
+            f"initial_peers={initial_peers!r} must be the address of a running peer, or a list of addresses: pass text"
+            ' such as "/ip4/192.0.2.1/tcp/4242/p2p/12D3KooW...", or leave it out on the first peer'
+        )
+    return list(addresses)
 
 
 def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
