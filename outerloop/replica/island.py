@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from outerloop import wire
+from outerloop.replica.parameter_checks import check_trainable
 from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, plain_name, reshard, to_local, unwrap
 from outerloop.types import Result, Tensors, UserError
 
@@ -43,7 +44,7 @@ class Island:
         is_sharded: whether the model is under `fully_shard`, even with one process. If so, processes exchange shards.
 
     Raises:
-        UserError: if the model has no trainable parameter, or one that is complex.
+        UserError: if the model has no trainable parameter, or one that cannot be exchanged (parameter_checks.py).
     """
 
     def __init__(
@@ -57,12 +58,7 @@ class Island:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on the parameters to train"
             )
-        for name, p in self.params.items():
-            if p.is_complex():
-                raise UserError(
-                    f"{name} is {p.dtype}, and complex parameters cannot be exchanged: store it as real numbers"
-                    " (torch.view_as_real), or set requires_grad_(False) on it"
-                )
+        check_trainable(self.params)
         device = next(iter(self.params.values())).device
         self.state_device = None if state_device == torch.device(device.type) else state_device
 

@@ -9,6 +9,7 @@ from torch.nn import Module
 
 from outerloop import wire
 from outerloop.replica.island import Island, copy_to
+from outerloop.replica.parameter_checks import refuse_meta
 from outerloop.types import Tensors, UserError, printable
 
 MAX_LISTED = 5
@@ -25,10 +26,14 @@ class Replica:
 
     Attributes:
         warnings: one line, if a parameter is float64 and φ is not.
+
+    Raises:
+        UserError: if a trainable parameter is on the meta device.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
         self.island = island or Island(model)
+        refuse_meta(self.island.params)
         fast = ((name, self.island.read_parameter(name)) for name in self.island.params)
         self.slow = {name: copy_to(x, device=x.device, dtype=dtype) for name, x in fast}
         self.warnings = [

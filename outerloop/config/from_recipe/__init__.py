@@ -23,7 +23,8 @@ from outerloop.config.rank_layout import mesh_group
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
-from outerloop.replica.island import Island
+from outerloop.replica.island import Island, trainable_parameters
+from outerloop.replica.parameter_checks import check_trainable, refuse_meta
 from outerloop.replica.rank_group import RankGroup
 from outerloop.replica.sharding import (
     num_processes,
@@ -31,6 +32,7 @@ from outerloop.replica.sharding import (
     process_group,
     replica_group,
     shard_group,
+    unwrap,
     unwrap_forward,
 )
 from outerloop.state.part_states import check_state
@@ -150,6 +152,9 @@ def from_recipe(
     model = unwrap_forward(model)
     replicas = replicas or replica_group(model)
     refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
+    params = trainable_parameters(unwrap(model))
+    check_trainable(params)
+    refuse_meta(params)
     part_checks.limit_payloads(settings, model)
     shards = num_shards(model)
 
