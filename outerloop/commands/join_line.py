@@ -9,6 +9,7 @@ from importlib import import_module
 
 from rich.console import Console
 
+from outerloop.output import lenient_stdout
 from outerloop.sinks.sink import print_line
 from outerloop.swarm.p2p.reachability import THIS_MACHINE, THIS_NETWORK, best_first, reachable_from
 from outerloop.types import missing_package
@@ -42,7 +43,7 @@ class JoinLine:
 
         Print nothing if that line was the last one shown.
         """
-        line, console = join_command(addresses), Console()
+        line, console = join_command(addresses), Console(file=lenient_stdout())
         if line == self._shown:
             return
         self._shown = line
@@ -51,7 +52,7 @@ class JoinLine:
         if hint := address_hint(addresses, announce=self._announce):
             print_line(console, hint)
         if self._qr or sys.stdout.isatty():
-            print(qr_code(line), flush=True)
+            print(qr_code(line), file=console.file, flush=True)
 
 
 def join_command(addresses: Sequence[str]) -> str:

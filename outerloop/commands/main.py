@@ -1,12 +1,12 @@
 """`outerloop`: the command line. The first argument selects a command, which receives the other arguments.
 
-Exit codes: 0 success, 2 user error (one line on stderr), 1 any other failure (in doctor: a check failed), 130 stopped
-by Ctrl-C, 141 the program that reads standard output ended, 143 stopped by SIGTERM.
+Exit codes: 0 success, 2 user error (one line on stderr), 1 any other failure (in doctor: a check failed; or standard
+output cannot be written), 130 stopped by Ctrl-C, 141 the program that reads standard output ended, 143 stopped by
+SIGTERM.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -17,6 +17,7 @@ import outerloop.launcher.passive_threads  # must precede every import that load
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.output import READER_ENDED, finish_streams, prepare_streams, print_error
 from outerloop.types import Terminated, UserError, missing_package, printable
 
 HELP = """\
@@ -125,33 +126,37 @@ def main() -> int:
             raise UserError(f"{command!r} is not a command; the commands are {listed}: run outerloop {hint}")
         return import_module(MODULES[command]).main(rest)
     except UserError as mistake:
-        print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
+        print_error(f"outerloop: {printable(str(mistake))}")
         return 2
     except KeyboardInterrupt as interrupt:
-        print("\nstopped", file=sys.stderr)
+        print_error("\nstopped")
         return 143 if isinstance(interrupt, Terminated) else 130
     except ModuleNotFoundError as error:
         if missing_package(error.name) is None:
             raise
-        print(f"outerloop: {missing_package(error.name)}", file=sys.stderr)
+        print_error(f"outerloop: {missing_package(error.name)}")
         return 2
     except Exception as error:
         if type(error).__name__ != "WorkerCrashed":
             raise
-        lines = map(printable, str(error).splitlines())
-        print("outerloop: a worker failed:", *lines, sep="\n", file=sys.stderr)
+        print_error("\n".join(["outerloop: a worker failed:", *map(printable, str(error).splitlines())]))
         return 1
 
 
 def entry() -> None:
     """Run `main` and exit with its code. This is the entry point of the console script.
 
-    If the program that reads standard output ends first, as in `outerloop options | head`, exit with code 141.
+    If the program that reads standard output ends first, as in `outerloop options | head`, exit with code 141. If
+    standard output cannot be written, print why and exit with code 1.
     """
+    prepare_streams()
+    code: str | int | None
     try:
         code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes standard output as it exits
-        code = 141
-    sys.exit(code)
+    except SystemExit as ended:
+        code = READER_ENDED if isinstance(ended.__context__, BrokenPipeError) else ended.code  # rich raises it instead
+    except OSError:
+        code = finish_streams(0, text="\n")  # fails again if standard output was the reason
+        if not code:
+            raise
+    sys.exit(finish_streams(code) if isinstance(code, int) else code)

@@ -26,6 +26,7 @@ from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
+from outerloop.output import lenient_stdout, print_error
 from outerloop.report import runs, terminal
 from outerloop.report.groups import Comparison
 from outerloop.report.runs import DIED, Run
@@ -53,7 +54,7 @@ def multirun(overrides: list[str]) -> int:
         raise UserError("torchrun starts a single run: omit -m, or set exchange=inprocess island=single")
     swept = {override.key_or_group for override in load.parse_overrides(overrides) if override.is_sweep_override()}
     if not swept & {"rounds", *budget.BUDGETS} and (warning := budget.unequal_work(configs)):
-        print(f"outerloop: {warning}", file=sys.stderr)
+        print_error(f"outerloop: {warning}")
     folder = sweep_folder(overrides)
     sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
     try:
@@ -62,7 +63,7 @@ def multirun(overrides: list[str]) -> int:
     finally:
         failed = failed_runs(folder)
         for run in failed:
-            print(f"outerloop: {run.path} died: {run.why}", file=sys.stderr)
+            print_error(f"outerloop: {run.path} died: {run.why}")
     return 1 if failed else 0
 
 
@@ -147,7 +148,7 @@ def run_job(settings: DictConfig) -> float:
     runtime = HydraConfig.get()
     with open_dict(settings):
         settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
-    print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
+    print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}", file=lenient_stdout(), flush=True)
     forget_failure(settings)
     try:
         budget.apply(settings)

@@ -30,6 +30,7 @@ from outerloop.launcher.run_info import make_sinks, run_info, run_name
 from outerloop.launcher.supervisor import Row, Supervisor
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.worker_pool import WorkerPool
+from outerloop.output import lenient_stdout
 from outerloop.report.contributors import summary_line
 from outerloop.report.model_card import write_model_card
 from outerloop.sinks.console import format_bytes, format_tokens
@@ -55,14 +56,15 @@ def train(
 
     `make_pool` creates the worker pool. By default, workers are threads or processes on this machine, depending on the
     exchange. `overrides`: the options as typed on the command line, which are stored in the run directory.
-    `show_address`: called with this machine's addresses. The default prints what to type on other machines.
+    `show_address`: called with this machine's addresses. The default prints what to type on other machines. Lines that
+    standard output cannot take are dropped, and training continues.
 
     Raises UserError if the settings are invalid or a worker raises UserError. Raises WorkerCrashed on its other errors.
     """
     refuse_missing_packages()
     if config.watch is not None:
         refuse_without_packages()
-    console, sinks = Console(), make_sinks(config)
+    console, sinks = Console(file=lenient_stdout()), make_sinks(config)
     run = run_directory.finished_run(config)
     if run is None:
         prepare(config, console)

@@ -19,13 +19,3 @@ def test_the_default_command_trains_a_new_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (summary,) = (tmp_path / "runs").glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 1
-
-
-def test_output_into_a_program_that_has_ended_is_no_traceback() -> None:
-    """As in `outerloop options | head -1`."""
-    command = [sys.executable, "-m", "outerloop", "options"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert (process.stderr.read(), process.wait()) == (b"", 141)
-    process.stderr.close()
