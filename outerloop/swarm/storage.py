@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from outerloop.state.durable import make_folder, sync_folder
+from outerloop.state.file_lock import lock_file
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 
 Buffer = bytes | mmap.mmap | memoryview
@@ -53,6 +57,16 @@ class Folder:
         for begun in self._path.glob(".*"):
             begun.unlink()
         return self
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the lock of `name` during a `with` block, to read it and write it again: other holders wait.
+
+        The lock is the file `name`.lock in this folder. Raises UserError if the file system has no locks.
+        """
+        with (self._path / f"{name}.lock").open("a") as lock:
+            lock_file(lock, fcntl.LOCK_EX)  # closing the file releases it
+            yield
 
     def names(self) -> list[str]:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgpack
@@ -11,7 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from outerloop.commands import invite
-from outerloop.commands.invite import MAX_EXPIRES_S, seconds
+from outerloop.commands.invite import MAX_EXPIRES_S, issued_tokens, seconds
+from outerloop.commands.invite.issued_tokens import IssuedToken, add_token, read_tokens
+from outerloop.commands.listed_workers import ListedWorker
 from outerloop.config.run_directory import identity_file, may_precede_run
 from outerloop.swarm.access.invites import Token, digest_of_list
 from outerloop.swarm.access.register_files import ADDRESS, FOLDER, ISSUED
@@ -195,6 +198,23 @@ def test_the_invited_peers_are_listed(run_dir: Path, command: Command) -> None:
     assert f"{INVITED} lab invited by {own(run_dir).peer_id}, joined 2023-11-1" in text
     command("expel", run_dir, INVITED)
     assert command("invite", run_dir, "--list")[1].count("removed from the run") == 1
+
+
+def test_tokens_that_several_commands_issue_at_once_are_all_listed(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ListedWorker(0, own(run_dir), access(run_dir))
+
+    def slow_read(worker: ListedWorker) -> list[IssuedToken]:
+        tokens = read_tokens(worker)
+        time.sleep(0.05)
+        return tokens
+
+    monkeypatch.setattr(issued_tokens, "read_tokens", slow_read)
+    tokens = [IssuedToken(bytes([number]) * 32, 2_000_000_000, "") for number in range(4)]
+    with ThreadPoolExecutor() as commands:
+        list(commands.map(lambda token: add_token(worker, token, now_s=0.0), tokens))
+    assert {token.digest for token in read_tokens(worker)} == {token.digest for token in tokens}
 
 
 def test_unused_tokens_are_listed_by_id_name_and_expiry(

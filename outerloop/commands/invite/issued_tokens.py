@@ -53,10 +53,14 @@ def read_tokens(worker: ListedWorker) -> list[IssuedToken]:
 
 
 def add_token(worker: ListedWorker, token: IssuedToken, *, now_s: float) -> None:
-    """Store a token that a worker issues at the Unix time `now_s`, and drop those that have expired."""
-    kept = [one for one in read_tokens(worker) if one.expires_s > now_s]
-    issued = {one.digest: [one.expires_s, one.name] for one in (*kept, token)}
-    asyncio.run(worker.access.write(ISSUED, msgpack.packb(issued)))
+    """Store a token that a worker issues at the Unix time `now_s`, and drop those that have expired.
+
+    Other commands that add a token to the same file wait. Raises UserError if the file system has no locks.
+    """
+    with worker.access.locked(ISSUED):
+        kept = [one for one in read_tokens(worker) if one.expires_s > now_s]
+        issued = {one.digest: [one.expires_s, one.name] for one in (*kept, token)}
+        asyncio.run(worker.access.write(ISSUED, msgpack.packb(issued)))
 
 
 def unused(worker: ListedWorker, peers: InvitedPeers, *, now_s: float) -> list[IssuedToken]:

@@ -4,6 +4,7 @@
     identity.access/removal-*      removals by `outerloop expel`, which the running peer moves into its register
     identity.access/withdrawal-*   withdrawals by `outerloop invite --withdraw`, which are moved in the same way
     identity.access/issued         digest, expiry and name of the tokens that `outerloop invite` has printed
+    identity.access/issued.lock    locked while that file is changed
     identity.access/address        the addresses of the running peer, one per line, for `outerloop invite`
 
 The running peer writes the register and its addresses; the commands write all other files.
