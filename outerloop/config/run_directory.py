@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.saved_settings import saved_settings
-from outerloop.report.runs import DIED
+from outerloop.report.runs import DIED, read_results
 from outerloop.state import checkpoint
 from outerloop.state.durable import make_folder
 from outerloop.state.file_lock import lock_file
@@ -135,10 +135,11 @@ def finished_run(config: DictConfig) -> RunDir | None:
 def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
     """Return whether a run directory contains a finished run that has all rounds of `config`.
 
-    Without its model, the run is not finished, unless exporting it again would need other machines.
+    Without its model, the run is not finished, unless exporting it again would need other machines. Nor is it without a
+    summary that `read_results` accepts: the run resumes and writes it again.
     """
     has_model = (path / MODEL).exists() or "initial_peers" in config.exchange
-    return (path / "summary.json").exists() and has_model and config.rounds <= earlier.rounds
+    return read_results(path) is not None and has_model and config.rounds <= earlier.rounds
 
 
 def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *, resumed: bool) -> RunDir:

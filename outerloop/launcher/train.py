@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +33,7 @@ from outerloop.launcher.worker_pool import WorkerPool
 from outerloop.output import lenient_stdout
 from outerloop.report.contributors import summary_line
 from outerloop.report.model_card import write_model_card
+from outerloop.report.runs import read_results
 from outerloop.sinks.console import format_bytes, format_tokens
 from outerloop.sinks.sink import Sinks, print_line
 from outerloop.state import checkpoint
@@ -118,7 +119,7 @@ def train_in(
         print_line(console, note)
     if run.finished:
         print_line(console, f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.")
-        summary = json.loads((run.path / "summary.json").read_text())
+        summary = read_results(run.path) or {}
         print_results(summary, run.path, console, take_turns=config.workers_as == "threads")
         return summary
     if run.resume_step is not None:
@@ -173,31 +174,44 @@ def write_summary(config: DictConfig, run_dir: Path) -> Row:
 
 
 def print_results(summary: Row, run_dir: Path, console: Console, *, take_turns: bool) -> None:
-    """Print the results of the run, one per line.
+    """Print the results of the run, one per line. Lines whose fields the summary lacks are left out.
 
     take_turns: whether workers take turns in one process, so that their waiting and their utilization mean nothing.
     """
-    bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
-    state = summary.get("state_bytes_sent_per_worker", 0)
-    of_state = f" (of which {format_bytes(state)}: the state, for newcomers)" if state else ""
-    here = len(summary["slow_hash"]) + len(summary["workers_died"])
-    of_machine = " of this machine" if summary["workers"] > here else ""
-    for line in (
-        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
-        f" after {format_tokens(summary['tokens'])} tokens{of_machine} in {summary['wall_s']:.0f} s",
-        f"sent             {format_bytes(summary['bytes_sent_per_worker'])} per worker{of_state},"
-        f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
-        spent_line(summary, take_turns=take_turns),
+    for line in (loss_line, sent_line, partial(spent_line, take_turns=take_turns)):
+        with suppress(KeyError):
+            print_line(console, line(summary))
+    for place in (
         f"model            {run_dir / run_directory.MODEL}",
         f"figure           {run_dir / 'loss.png'}",
         f"summary          {run_dir / 'summary.json'}",
     ):
-        print_line(console, line)
+        print_line(console, place)
     rows = from_maps(summary.get("contributors"))
-    if len(rows) > len(summary["slow_hash"]):  # peers of other machines took part
+    if len(rows) > len(summary.get("slow_hash", rows)):  # peers of other machines took part
         print_line(console, f"contributors     {summary_line(rows)}")
-    if summary["workers_died"]:
+    if summary.get("workers_died"):
         print_line(console, f"died             workers {summary['workers_died']} of this machine")
+
+
+def loss_line(summary: Row) -> str:
+    """Return the validation loss before and after the run, with the tokens of this machine and the duration."""
+    here = len(summary["slow_hash"]) + len(summary["workers_died"])
+    of_machine = " of this machine" if summary["workers"] > here else ""
+    return (
+        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
+        f" after {format_tokens(summary['tokens'])} tokens{of_machine} in {summary['wall_s']:.0f} s"
+    )
+
+
+def sent_line(summary: Row) -> str:
+    """Return what a worker sent, and how much less this is than float32."""
+    bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
+    fewer = f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""
+    state = summary.get("state_bytes_sent_per_worker", 0)
+    of_state = f" (of which {format_bytes(state)}: the state, for newcomers)" if state else ""
+    sent = format_bytes(summary["bytes_sent_per_worker"])
+    return f"sent             {sent} per worker{of_state}, {bits:.3f} bits per parameter and round{fewer}"
 
 
 def spent_line(summary: Row, *, take_turns: bool) -> str:

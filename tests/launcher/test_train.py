@@ -16,6 +16,7 @@ from rich.console import Console
 from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
 from outerloop.launcher.train import print_results, spent_line, train
+from outerloop.report.runs import RESULTS
 from outerloop.state import checkpoint
 from outerloop.types import UserError
 from tests.support.run_output import summary_of
@@ -135,6 +136,26 @@ def test_a_finished_run_without_its_model_exports_it_again(tmp_path):
     (path / "hf").rename(path / ".hf.old-0123abcd")
     (path / ".hf.partial-0123abcd").mkdir()
     assert run(path, "rounds=1", "schedule.sync_every=1") == again and not list(path.glob(".hf.*"))
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: "{}"])
+def test_a_summary_that_cannot_be_read_is_written_again(damage, tmp_path):
+    options = ["rounds=1", "schedule.sync_every=1"]
+    summary, file = run(tmp_path / "run", *options), tmp_path / "run/summary.json"
+    file.write_text(damage(file.read_text()))
+    again = run(tmp_path / "run", *options)
+    assert (again["slow_hash"], again["val_loss"]) == (summary["slow_hash"], summary["val_loss"])
+
+
+def test_the_summary_of_an_earlier_version_is_printed_without_the_lines_that_it_lacks(tmp_path, capsys):
+    options = ["rounds=1", "schedule.sync_every=1"]
+    summary = run(tmp_path / "run", *options)
+    earlier = {name: summary[name] for name in (*RESULTS, "ratio_to_fp32")}
+    (tmp_path / "run/summary.json").write_text(json.dumps(earlier))
+    capsys.readouterr()
+    assert run(tmp_path / "run", *options) == earlier
+    said, names = capsys.readouterr().out, ("sent", "model", "figure", "summary")
+    assert [line.split()[0] for line in said.splitlines()[1:]] == list(names) and "is a finished run" in said
 
 
 def test_a_finished_run_is_extended(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn import Linear
 from outerloop.config import load, run_directory
 from outerloop.inner.export import export_hf
 from outerloop.report.model_card import write_model_card
+from outerloop.report.runs import RESULTS
 from outerloop.state import checkpoint
 from outerloop.swarm.access.hard_state_file import HardStateFile, folder_of, generation_of
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity
@@ -98,7 +100,7 @@ def test_a_run_that_is_found_finished_has_its_model(cut: PowerCut, tmp_path: Pat
     for value in (1.0, 2.0):
         export_hf(Linear(3, 3), {"weight": torch.full((3, 3), value)}, None, path / "hf")
     write_model_card(path / "hf", dict.fromkeys(CARD_FIELDS, 1), {}, title="run")
-    checkpoint.write_atomically(path / "summary.json", b"{}")
+    checkpoint.write_atomically(path / "summary.json", json.dumps(dict.fromkeys(RESULTS, 1)).encode())
     found = cut.restore(tmp_path / "found") / "run"
     assert run_directory.is_finished(found, settings, settings)
     assert load_file(found / "hf/model.safetensors")["weight"].eq(2.0).all() and (found / "hf/README.md").read_text()
