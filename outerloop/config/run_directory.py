@@ -36,6 +36,8 @@ MODEL = "hf"
 """Name of the folder of the exported model."""
 EXPORTED = ".model"
 """Name of the file that contains the hash of the weights that were exported last."""
+REMEDY = "set run_dir=, or for a sweep hydra.sweep.dir=, to a folder in which you can write"
+"""What to do if the folder of a run cannot be used."""
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
 
@@ -60,15 +62,13 @@ class RunDir:
 
 
 @contextmanager
-def refuse_unusable() -> Iterator[None]:
+def refuse_unusable(remedy: str = REMEDY) -> Iterator[None]:
     """Raise UserError in place of an OSError, which means that the folder of a run cannot be read or written."""
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{error.filename or 'the folder of the run'} cannot be used ({error.strerror or error}): set run_dir=, or"
-            " for a sweep hydra.sweep.dir=, to a folder in which you can write"
-        ) from error
+        what = error.filename or "the folder of the run"
+        raise UserError(f"{what} cannot be used ({error.strerror or error}): {remedy}") from error
 
 
 @refuse_unusable()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import doctor
+from outerloop.commands import doctor, relay
 from outerloop.commands.doctor import identity_findings, machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.load import load
@@ -50,6 +50,16 @@ def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -
     (tmp_path / "other/notes.txt").write_text("")
     with pytest.raises(UserError, match="does not contain a run"):
         open_run(load([f"run_dir={tmp_path / 'other'}"]))
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = relay.parser().parse_args(["/ip4/127.0.0.1/tcp/1", "--run-dir", str(tmp_path / "file")])
+    for command in (lambda: next(identity_findings(tmp_path / "file", 1)), lambda: relay.run_relay(options)):
+        with pytest.raises(
+            UserError, match=r"file.* cannot be used \((Not a directory|File exists)\): pass another --r"
+        ):
+            command()
 
 
 def test_versions_here_are_as_asked() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.doctor import machine, network
 from outerloop.commands.doctor.finding import Finding
-from outerloop.config.run_directory import identity_file
+from outerloop.config.run_directory import identity_file, refuse_unusable
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.daemon import check_addresses
@@ -89,8 +89,12 @@ def print_findings(parts: Sequence[Iterator[Finding]]) -> int:
 
 
 def identity_findings(run_dir: Path, workers: int) -> Iterator[Finding]:
-    """Yield a finding that lists the workers' peer ids. Creates missing keys. Raises UserError if a key is invalid."""
-    ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
+    """Yield a finding that lists the workers' peer ids. Creates missing keys.
+
+    Raises UserError if a key is invalid, or if the folder cannot be used.
+    """
+    with refuse_unusable("pass another --run-dir"):
+        ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
     advice = f"if the run has an allow-list, add {','.join(ids)} to exchange.allow on all machines"
     count = "1 peer id" if workers == 1 else f"{workers} peer ids, one for each worker"
     yield Finding("identity", True, f"run_dir={run_dir} has {count}", advice)

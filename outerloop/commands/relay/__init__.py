@@ -15,6 +15,7 @@ from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.relay.serving import manifest_of, serve_until_alone
+from outerloop.config.run_directory import refuse_unusable
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.swarm.membership.known_addresses import peer_of
@@ -82,8 +83,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_relay(options: argparse.Namespace) -> NoReturn:
-    """Serve with one node after another: whenever a node no longer finds any peer, join the run with a new one."""
-    identity = ensure_identity(options.run_dir / "identity.key")
+    """Serve with one node after another: whenever a node no longer finds any peer, join the run with a new one.
+
+    Raises UserError if the folder cannot be used or the run cannot be joined.
+    """
+    with refuse_unusable("pass another --run-dir"):
+        identity = ensure_identity(options.run_dir / "identity.key")
     manifest, why = manifest_of(options.address, identity)
     if why:
         report(f"forwarding the settings that this relay has kept, because {why}")
