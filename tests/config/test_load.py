@@ -80,13 +80,21 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("compress.large.values.chunk=q", "compress.large.values.chunk=q must be an integer or null"),
         ("feedback.beta=much", "feedback.beta=much must be a number: set feedback.beta=0.95"),
         ("exchange.port=70000", r"exchange.port=70000 must be less than or equal to 65535: set exchange.port=0"),
-        ("rounds=[", "options look like"),
+        ("rounds=[", "'rounds=\\[' cannot be read: quote a value"),
     ],
 )
 def test_bad_input_is_answered_in_one_line(override, said):
     with pytest.raises(UserError, match=said) as error:
         load.load([override])
     assert "\n" not in str(error.value)
+
+
+def test_only_the_option_that_cannot_be_read_is_named():
+    with pytest.raises(UserError) as error:
+        load.load(["seed=1", "run_dir=a 'b", "rounds"])
+    quoted = "quote a value that contains quotes or brackets, as in 'run_dir=\"a [b]\"'"
+    assert str(error.value) == f'"run_dir=a \'b" cannot be read: {quoted}'
+    assert load.load(['run_dir="a [b]"']).run_dir == "a [b]"
 
 
 @pytest.mark.parametrize(

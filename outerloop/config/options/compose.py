@@ -96,8 +96,17 @@ def group_choices(overrides: Sequence[str]) -> list[str]:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse overrides with hydra's parser. Raises UserError if one is not of the form key=value."""
+    parser = OverridesParser.create()
+    return [parse_override(parser, text) for text in overrides]
+
+
+def parse_override(parser: OverridesParser, text: str) -> Override:
+    """Parse one override. Raises UserError if it is not of the form key=value, or if its value must be quoted."""
     try:
-        return OverridesParser.create().parse_overrides(list(overrides))
+        return parser.parse_overrides([text])[0]
     except HydraException as error:
-        invalid = next((override for override in overrides if "=" not in override), " ".join(overrides))
-        raise UserError(f"{invalid!r} is not an option: options look like rounds=10 or recipe=diloco") from error
+        if "=" not in text:
+            raise UserError(f"{text!r} is not an option: options look like rounds=10 or recipe=diloco") from error
+        raise UserError(
+            f"{text!r} cannot be read: quote a value that contains quotes or brackets, as in 'run_dir=\"a [b]\"'"
+        ) from error
