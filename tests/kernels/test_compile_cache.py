@@ -84,6 +84,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
     assert not list(checkout.rglob("*.nb?"))
 
 
+@pytest.mark.slow  # in the default suite: other reasons to compile again
 def test_damaged_files_are_replaced(checkout):
     decoded(checkout)
     for kind, left in [("nbi", 10), ("nbc", 0)]:

@@ -142,6 +142,7 @@ def folders_of_sockets(pids: set[int]) -> set[Path]:
     return set(map(Path, re.findall(r"-listen=/unix(/\S+?)/p2pd\.sock", arguments)))
 
 
+@pytest.mark.slow  # in the default suite without processes: tests/exchange/test_swarm_gather.py
 def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> None:
     process = start(tmp_path / "run", FAST, "workers=2", "rounds=500", "checkpoint.every=1")
     pids = training(process, tmp_path / "run")
