@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from outerloop import loco
     from outerloop.config.from_recipe import from_recipe
     from outerloop.config.recipe_optimizer import recipe_optimizer
-    from outerloop.core import distributed_checkpoint as resharding
     from outerloop.core import memory_usage as memory
     from outerloop.core.outer_loop import OuterLoop
     from outerloop.core.round import RoundReport
+    from outerloop.core.state import distributed_checkpoint as resharding
     from outerloop.exchange.distributed import Distributed
     from outerloop.exchange.distributed_gossip import DistributedGossip
     from outerloop.inner.attach import Attached, attach
@@ -68,7 +68,7 @@ CALLBACKS = ("HFCallback", "LightningCallback")
 MODULES = {
     "loco": "outerloop.loco",
     "memory": "outerloop.core.memory_usage",
-    "resharding": "outerloop.core.distributed_checkpoint",
+    "resharding": "outerloop.core.state.distributed_checkpoint",
 }
 """Public name -> the module that it stands for."""
 HOMES = {

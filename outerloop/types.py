@@ -37,6 +37,12 @@ def printable(text: str) -> str:
     )
 
 
+def listed_names(names: Sequence[str], *, at_most: int = 5) -> str:
+    """Return the first names in one line, separated by commas, and the number of the names that are left out."""
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
+
+
 class UserError(ValueError):
     """A mistake that the user can correct. The command line exits with code 2.
 

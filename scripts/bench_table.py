@@ -20,7 +20,8 @@ With --no-tuning, every case is trained with the first value of each grid, or wi
 FILE holds one record per run; the same command resumes an interrupted benchmark. A record contains the loss of the slow
 weights, and that of the mean of the fast weights just before the last round landed (fast_mean.py). With --again, the
 runs of the table whose records lack the second loss are trained again, except for data-parallel training.
-scripts/show_table.py prints the table. Options are those of `outerloop train`.
+scripts/show_table.py prints the table. A record also contains a hash of the text, which differs between Pythons with
+data=stdlib. Exit code 2: FILE has a record with another text. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ from pathlib import Path
 from typing import Any
 
 from bench_recipes import chosen_from, numbers
-from benchmark_records import check_divisible, read_records, write_records
+from benchmark_records import check_divisible, check_options, read_records, write_records
 from fast_mean import FastMean
 from show_table import ALONE, EVERY_STEP, FAST_MEAN, TUNED
 from table_cases import CASES
 
 from outerloop.config import load
+from outerloop.config.instantiate import make
 from outerloop.kernels.arithmetic_platform import described
 from outerloop.launcher.thread_pool import ThreadWorkerPool
 from outerloop.launcher.train import train
@@ -104,7 +106,13 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
         "wall_s": summary["wall_s"],
         "platform": described(),
+        "text": text_of(options),
     }
+
+
+def text_of(options: Sequence[str]) -> str:
+    """Return the first half of the hash of the text, 32 hexadecimal digits. data=stdlib differs between Pythons."""
+    return str(make(load.load(options).data).fingerprint)[:32]
 
 
 def bits_per_round(run: Run, summary: dict[str, Any]) -> float:
@@ -123,6 +131,9 @@ class Bench:
     def __init__(self, args: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         self.args, self.pool, self.lock = args, pool, threading.Lock()
         self.rows = read_records(args.json, list[Row]())
+        text = {"text": text_of(args.options)}
+        for row in self.rows:
+            check_options(row, text, what=f"{args.json}: a record of {row['case']}")
 
     def row(self, run: Run) -> Row | None:
         """Return the record of a run, or None if there is none yet."""

@@ -35,7 +35,8 @@ def read_records(file: Path, empty: Records) -> Records:
     except (OSError, ValueError) as error:
         refuse(f"{file} cannot be read ({error}): remove it, or pass another file")
     if not isinstance(found, type(empty)):
-        refuse(f"{file} contains a {type(found).__name__} instead of a {type(empty).__name__} of records: pass another")
+        kinds = f"a {type(found).__name__} instead of a {type(empty).__name__} of records"
+        refuse(f"{file} contains {kinds}: pass another file")
     return found
 
 
@@ -50,13 +51,13 @@ def check_options(record: Mapping[str, Any], options: Mapping[str, Any], *, what
 
     Args:
         record: the record.
-        options: name -> value that this call has. Names that the record lacks are not compared.
+        options: name -> value that this command has. Names that the record lacks are not compared.
         what: the record in words, for the message.
     """
     for name, value in options.items():
         if name in record and record[name] != value:
             refuse(
-                f"{what} was made with {name} {record[name]}, and this call has {value}:"
+                f"{what} was made with {name} {record[name]}, but this command has {value}:"
                 " pass the same options, or another file"
             )
 

@@ -211,7 +211,7 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
     lines = -(-len(groups) // COLUMNS)
     figure, panels = plt.subplots(lines, COLUMNS, figsize=(5 * COLUMNS, 4 * lines + 0.5), squeeze=False)
     names = sorted({rows[0]["case"] for cases in groups.values() for rows in cases.values()})
-    colors = {name: f"C{index}" for index, name in enumerate(names)}
+    colors = {name: plt.get_cmap("tab20")(index) for index, name in enumerate(names)}
     for panel in panels.flat[len(groups) :]:
         panel.set_axis_off()
     for panel, (group, cases) in zip(panels.flat, groups.items(), strict=False):
@@ -224,7 +224,7 @@ def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_group(panel: Axes, group: Group, cases: dict[str, list[Row]], colors: dict[str, str]) -> None:
+def draw_group(panel: Axes, group: Group, cases: dict[str, list[Row]], colors: dict[str, Any]) -> None:
     """Plot the cases of one group: mean, minimum and maximum of the seeds, connected in the order of their bits."""
     params, steps, workers, h = group
     for case in sorted({rows[0]["case"] for rows in cases.values()}):

@@ -6,9 +6,8 @@
 Each case is one simulation (lying_peers.py): without lies (`calm`), with one lie that all liars have from the start, or
 with mixed lies (`mixed`): every 20 to 60 s, each liar switches to a random lie, never to one that gets it expelled. The
 script skips cases that have a record in --out, and ends with exit code 2 if a record there has other options. It then
-checks all records there, prints every
-guarantee that a record violates (`failures`), and exits with 1 if there is one. It also reports a case whose lie never
-changed a message; in `mixed`, one lie is enough.
+checks all records there, prints every guarantee that a record violates (`failures`), and exits with 1 if there is one.
+It also reports a case whose lie never changed a message; in `mixed`, one lie is enough.
 
 A record counts the rounds that every honest peer has landed, and the views without a decision (`failed_views`): a round
 that is decided in view v has v of them.

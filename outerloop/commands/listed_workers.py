@@ -58,9 +58,9 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
     if not allow:
         raise UserError(
             f"{command} needs an allow-list, but the run in {run_dir} has none (exchange.allow): any machine may join"
-            f" it, also with a new key: to choose machines, start a new run with init_from={run_dir}"
-            " exchange.allow=[IDS] exchange.invites=true; in an open run, scores.payloads=2 exclude_accused=true leaves"
-            " out harmful payloads"
+            f" it, even with a new key. To admit only chosen machines, start a new run with init_from={run_dir}"
+            " exchange.allow=[IDS] exchange.invites=true. To keep the run open and drop harmful payloads, set"
+            " scores.payloads=2 exclude_accused=true"
         )
     keys = sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}"))
     workers = [ListedWorker(int(key.parent.name), Signatures.of(key), Folder(folder_of(key))) for key in keys]

@@ -17,7 +17,7 @@ import outerloop.launcher.passive_threads  # must precede every import that load
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir
-from outerloop.output import READER_ENDED, finish_streams, prepare_streams, print_error
+from outerloop.output import OutputLost, finish_streams, prepare_streams, print_error
 from outerloop.types import Terminated, UserError, missing_package, printable
 
 HELP = """\
@@ -150,13 +150,11 @@ def entry() -> None:
     standard output cannot be written, print why and exit with code 1.
     """
     prepare_streams()
-    code: str | int | None
+    code: str | int
     try:
         code = main()
     except SystemExit as ended:
-        code = READER_ENDED if isinstance(ended.__context__, BrokenPipeError) else ended.code  # rich raises it instead
-    except OSError:
-        code = finish_streams(0, text="\n")  # fails again if standard output was the reason
-        if not code:
-            raise
+        code = ended.code or 0
+    except OutputLost:
+        code = 0  # finish_streams knows the reason
     sys.exit(finish_streams(code) if isinstance(code, int) else code)

@@ -37,7 +37,7 @@ MODEL = "hf"
 EXPORTED = ".model"
 """Name of the file that contains the hash of the weights that were exported last."""
 REMEDY = "set run_dir=, or for a sweep hydra.sweep.dir=, to a folder in which you can write"
-"""What to do if the folder of a run cannot be used."""
+"""Default advice in the UserError of `refuse_unusable`: what the user should set instead."""
 FINAL_EVENTS = ("done", "left", "error", "died")
 """Events that end a run. Rows of metrics.jsonl with these events are dropped when the run is resumed."""
 
@@ -135,8 +135,8 @@ def finished_run(config: DictConfig) -> RunDir | None:
 def is_finished(path: Path, config: DictConfig, earlier: DictConfig) -> bool:
     """Return whether a run directory contains a finished run that has all rounds of `config`.
 
-    Without its model, the run is not finished, unless exporting it again would need other machines. Nor is it without a
-    summary that `read_results` accepts: the run resumes and writes it again.
+    A run without a valid summary (`read_results`) is not finished: it resumes and writes one. Neither is a run without
+    its model, unless a new export would need other machines.
     """
     has_model = (path / MODEL).exists() or "initial_peers" in config.exchange
     return read_results(path) is not None and has_model and config.rounds <= earlier.rounds

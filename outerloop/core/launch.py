@@ -11,6 +11,7 @@ round lands. Until the thread is done, no round lands and no other round launche
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from outerloop.kernels.threads import set_threads
 from outerloop.protocols import Exchange, OuterMethod, Schedule
 from outerloop.replica.weights import Replica
 from outerloop.types import Capabilities, Round
+
+logger = logging.getLogger(__name__)
 
 
 def is_concurrent(exchange: Capabilities, schedule: Schedule, method: OuterMethod) -> bool:
@@ -114,6 +117,20 @@ class RoundLauncher:
         for round in [] if self.pending else sorted(self.in_flight):
             if self.in_flight[round].pending.arrived():
                 yield round
+
+    def warn_of_lost_rounds(self, step: int) -> None:
+        """Log a warning if rounds are in flight as this peer leaves after `step`, unless another round has just landed.
+
+        With eager updates, a round is always in flight when another one lands.
+        """
+        if self.in_flight and not self.schedule.due(step).land:
+            numbers = ", ".join(str(round.number) for round in sorted(self.in_flight))
+            logger.warning(
+                "this peer leaves before round %s lands, so its slow weights do not contain that round: end training"
+                " schedule.delay=%d inner steps after a round launches",
+                numbers,
+                self.schedule.delay,
+            )
 
     def before_update(self) -> float:
         """Wait until the model's weights may be changed. Return the seconds waited.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
@@ -19,6 +18,7 @@ from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
 from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
+from outerloop.core.state.outer_state import OuterState
 from outerloop.exchange_protocols import decided, meeting
 from outerloop.protocols import (
     AdaptiveSchedule,
@@ -36,10 +36,9 @@ from outerloop.replica.island import Island
 from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
-from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts, wrap_parts
-from outerloop.types import Contribution, Round, StateTransferRequired, UserError
+from outerloop.state.part_states import wrap_parts
+from outerloop.types import Contribution, Round, StateTransferRequired, Tensors, UserError
 
-logger = logging.getLogger(__name__)
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -155,16 +154,19 @@ class OuterLoop:
         self.launcher, self.verifier = self.loop.launcher, self.loop.lander.verifier
         self.pipeline, self.shared_state = self.launcher.pipeline, self.loop.lander.shared_state
         self.all_gathers = 0
-        self.parts: dict[str, Any] = {
-            "method": method,
-            "feedback": feedback,
-            "payload": self.codec,
-            "choosing": compress if isinstance(compress, Stateful | CostAware) else None,
-            "schedule": schedule if isinstance(schedule, AdaptiveSchedule) else None,
-            "buffers": self.buffers,
-            "screen": self.screen,
-            "contributions": self.ledger,
-        }
+        self.state = OuterState(
+            self.loop,
+            {
+                "method": method,
+                "feedback": feedback,
+                "payload": self.codec,
+                "choosing": compress if isinstance(compress, Stateful | CostAware) else None,
+                "schedule": schedule if isinstance(schedule, AdaptiveSchedule) else None,
+                "buffers": self.buffers,
+                "screen": self.screen,
+                "contributions": self.ledger,
+            },
+        )
 
     def __repr__(self) -> str:
         place = f"round={self.next_round.number}, inner_step={self.inner_step}"
@@ -189,25 +191,11 @@ class OuterLoop:
         self.closed = True
         try:
             self.launcher.wait()
-            self.warn_of_lost_rounds()
+            self.launcher.warn_of_lost_rounds(self.inner_step)
             self.exchange.close()
         except BaseException:
             self.exchange.abort()
             raise
-
-    def warn_of_lost_rounds(self) -> None:
-        """Log a warning if rounds are in flight, unless another round has just landed.
-
-        With eager updates, a round is always in flight when another one lands.
-        """
-        if self.in_flight and not self.schedule.due(self.inner_step).land:
-            numbers = ", ".join(str(round.number) for round in sorted(self.in_flight))
-            logger.warning(
-                "this peer leaves before round %s lands, so its slow weights do not contain that round: end training"
-                " schedule.delay=%d inner steps after a round launches",
-                numbers,
-                self.schedule.delay,
-            )
 
     def abort(self) -> None:
         """Leave the run immediately, even if other peers still need data. No steps can be counted afterwards."""
@@ -298,13 +286,18 @@ class OuterLoop:
         self.before_update()
         fast = ExitStack()
         with self.island.followers_serving():
-            fast.enter_context(self.island.temporary_weights(self.slow))
+            fast.enter_context(self.temporary_weights(self.slow))
         try:
-            with self.buffers.temporary_means():
-                yield
+            yield
         finally:
             with self.island.followers_serving():
                 fast.close()
+
+    @contextmanager
+    def temporary_weights(self, weights: Tensors) -> Iterator[None]:
+        """Replace the model's weights inside the block, and its buffers by their last means if they are averaged."""
+        with self.island.temporary_weights(weights), self.buffers.temporary_means():
+            yield
 
     def observe_landings(self, observer: Observer) -> None:
         """Call `observer` with each verified round and its messages, before the slow weights change."""
@@ -339,31 +332,12 @@ class OuterLoop:
 
     def evolved(self) -> dict[str, Any]:
         """Return all state that changes during the run, by part, including the rounds in flight."""
-        self.launcher.wait()
-        return {
-            "slow": dict(self.slow),
-            **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
-            "inner_step": self.inner_step,
-            "samples": list(self.launcher.waiting),
-            "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
-        }
+        return self.state.evolved()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by `state_dict` or `evolved`, and restart the exchange of the rounds in flight.
-
-        The tensors of `state` are copied, so it does not change later.
+        """Restore a copy of a state that `state_dict` or `evolved` returned, and restart the rounds in flight.
 
         Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
-        another number of fragments, or if the state of a part was saved by another kind of this part.
+        another number of fragments, or if a part of another class saved the state of a part.
         """
-        check_state(state)
-        check_fragments(state, self.schedule.fragments)
-        self.launcher.wait()
-        self.loop.early.end()
-        state = on_device(unwrap_parts(state), self.replica.device, copy=True)
-        self.replica.load_slow(state["slow"])
-        for name, part in self.parts.items():
-            if part:
-                load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
-        self.loop.inner_step = state["inner_step"]
-        self.launcher.resume(state["samples"], state["in_flight"])
+        self.state.load(state)

@@ -86,7 +86,7 @@ class Attached:
         self._count_step()
 
     def count_up_to(self, steps: int) -> None:
-        """Count inner steps without progress until `steps` are counted in total: steps that GradScaler skipped.
+        """Count the steps that GradScaler skipped as inner steps without an update, until `steps` are counted in total.
 
         Discards the gradients of these steps, which have overflowed, because some methods exchange gradients.
         """
@@ -106,9 +106,12 @@ class Attached:
                 self.on_round(report)
 
     def remove(self) -> None:
-        """Remove the hooks from the optimizer. The outer loop keeps its state. Raises errors of a delayed launch."""
+        """Remove the hooks from the optimizer. Later calls do nothing. Raises errors of a delayed launch."""
+        if not self.handles:
+            return
         for handle in self.handles:
             handle.remove()
+        self.handles.clear()
         self.outer.is_attached = False
         try:
             self.outer.before_update()

@@ -72,7 +72,7 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
 
 def distributed_checkpoint() -> ModuleType:
     """Import and return the module that saves and loads shards, only when needed: the import takes a second."""
-    return import_module("outerloop.core.distributed_checkpoint")
+    return import_module("outerloop.core.state.distributed_checkpoint")
 
 
 def shard_folder(run_dir: Path, step: int, worker: int) -> Path:

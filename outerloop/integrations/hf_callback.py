@@ -34,7 +34,11 @@ from outerloop.integrations.outer_loop_factory import has_skipped_to_end, outer_
 from outerloop.integrations.run_traffic import RunTraffic
 from outerloop.replica.sharding import is_sharded
 from outerloop.state import checkpoint
+from outerloop.state.durable import sync_folder
 from outerloop.types import UserError
+
+STAGED = "_outerloop-step-"
+"""Start of the name of a staged file. The Trainer does not upload files whose names start with an underscore."""
 
 
 class HFCallback(TrainerCallback):
@@ -72,7 +76,7 @@ class HFCallback(TrainerCallback):
         self.outer = self.make(model, saved, dist.group.WORLD if processes > 1 else None, state.max_steps)
         self.traffic = RunTraffic(self.outer.exchange, saved)
         self.saved_step, self.first_step = -1, state.global_step
-        batch = state.train_batch_size or args.train_batch_size  # auto_find_batch_size=True lowers the first one
+        batch = (args.auto_find_batch_size and state.train_batch_size) or args.train_batch_size
         samples = processes * batch * args.gradient_accumulation_steps
         try:
             self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
@@ -112,17 +116,21 @@ class HFCallback(TrainerCallback):
         """Move the saved outer loop into the checkpoint, which the Trainer has now written."""
         self.save(args, state)
         if state.is_world_process_zero:
-            staged_file(args, state).replace(outer_state_file(args, state))
-            for stale in Path(str(args.output_dir)).glob("outerloop-step-*.pt"):
-                stale.unlink()
+            place_staged_files(Path(str(args.output_dir)))
+
+    def on_push_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Move the saved outer loop into the checkpoint before the Trainer uploads it, which is before `on_save`."""
+        self.on_save(args, state, control)
 
     def save(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Write the state of the outer loop, which is equal in all processes, to a file of this step, once.
+        """Write the state of the outer loop, which is equal in all processes, to its staged file, unless done.
 
         The Trainer deletes older checkpoints before it calls `on_save`. So this is done before the Trainer writes the
-        checkpoint, if it is known then that it will: otherwise, a process that is killed in between could leave no
-        checkpoint with an outer loop. The file is not in the folder of the checkpoint yet, because the Trainer would
-        resume from a folder without a model if it is killed while it evaluates before it saves.
+        checkpoint, if the Trainer is known to write one: otherwise, a process that is killed in between could leave no
+        checkpoint with an outer loop. The file is not in the folder of the checkpoint yet, because a Trainer that is
+        killed while it evaluates before it saves would leave a folder without a model, from which it later resumes.
         """
         if state.is_world_process_zero and self.saved_step != state.global_step:
             file = staged_file(args, state)
@@ -167,8 +175,22 @@ def outer_state_file(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def staged_file(args: TrainingArguments, state: TrainerState) -> Path:
-    """Return the path of the outer loop's file of the current step until the Trainer has written its checkpoint."""
-    return Path(str(args.output_dir)) / f"outerloop-step-{state.global_step}.pt"
+    """Return where the state for the current step is stored until the Trainer has written the checkpoint."""
+    return Path(str(args.output_dir)) / f"{STAGED}{state.global_step}.pt"
+
+
+def place_staged_files(folder: Path) -> None:
+    """Move each staged file to its checkpoint, or remove it if there is no such checkpoint, or one with an outer loop.
+
+    `folder`: the Trainer's output_dir.
+    """
+    for staged in folder.glob(f"{STAGED}*.pt"):
+        place = folder / f"checkpoint-{staged.stem.removeprefix(STAGED)}"
+        if place.is_dir() and not (place / "outerloop.pt").exists():
+            staged.replace(place / "outerloop.pt")
+            sync_folder(place)
+        else:
+            staged.unlink()
 
 
 def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
@@ -180,12 +202,12 @@ def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str,
     if not (inside.exists() or staged.exists()):
         raise UserError(
             f"training resumes from step {state.global_step}, but {inside} does not exist: set output_dir= to the"
-            " folder of the checkpoints, or start without resume_from_checkpoint"
+            " folder that contains the checkpoint, or start without resume_from_checkpoint"
         )
     if not has_history(inside.parent, state):
         raise UserError(
-            f"training resumes from step {state.global_step} of another run than that of {inside.parent}: set"
-            " output_dir= to the folder of the checkpoint from which training resumes"
+            f"training resumes from step {state.global_step}, but {inside.parent} is of another run: set output_dir= to"
+            " the folder that contains the checkpoint from which training resumes"
         )
     return checkpoint.read(inside if inside.exists() else staged)
 

@@ -26,7 +26,7 @@ from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
 from outerloop.launcher.train import train
-from outerloop.output import lenient_stdout, print_error
+from outerloop.output import print_error, print_leniently
 from outerloop.report import runs, terminal
 from outerloop.report.groups import Comparison
 from outerloop.report.runs import DIED, Run
@@ -148,7 +148,7 @@ def run_job(settings: DictConfig) -> float:
     runtime = HydraConfig.get()
     with open_dict(settings):
         settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
-    print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}", file=lenient_stdout(), flush=True)
+    print_leniently(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
     forget_failure(settings)
     try:
         budget.apply(settings)

@@ -268,15 +268,17 @@ class Supervisor:
             return
         where = f"'exchange.initial_peers=[{addresses[0]}]'"
         local = all("/127.0.0.1/" in address for address in addresses)
-        others, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
+        who, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
         if local:
-            others, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
+            who, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
+        who_joins = f"{who} join"
         if self.config.exchange.get("allow"):
             invites = "" if self.config.exchange.get("invites") else "with exchange.invites=true, "
             print_line(self.console, f"{invites}outerloop invite {self.run.path} prints the command for a new machine")
         elif is_joinable(self.config.exchange.get("manifest")):
-            print_line(self.console, f"{others} join with: {join}")
-        print_line(self.console, f"{others} join with the same options and exchange.peers={peers} {host}{where}")
+            print_line(self.console, f"{who} join with: {join}")
+            who_joins = "or"
+        print_line(self.console, f"{who_joins} with the same options and exchange.peers={peers} {host}{where}")
         if local:
             print_line(self.console, "start with exchange.host=0.0.0.0 to let other machines join")
 

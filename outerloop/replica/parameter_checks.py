@@ -1,8 +1,8 @@
-"""Check that the trainable parameters of a model can be exchanged: each has values, in memory of its own."""
+"""Refuse trainable parameters that cannot be exchanged: without values, complex, sparse, or sharing memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from outerloop.types import UserError
 
 
 def check_trainable(params: Mapping[str, Parameter]) -> None:
-    """Check trainable parameters, by name. A module under `fully_shard` must hold its shards.
+    """Check trainable parameters (name -> parameter). Modules under `fully_shard` must be sharded now, not gathered.
 
     Raises UserError, naming the parameter, if one is complex, sparse or not initialized, or if it overlaps with itself
     or with another one in memory.
@@ -31,13 +31,11 @@ def refusal(p: Parameter) -> str:
     if is_lazy(p):
         return "is not initialized: call the model on a batch before the outer loop is created"
     if p.is_complex():
-        return (
-            f"is {p.dtype}, and complex parameters cannot be exchanged: store it as real numbers (torch.view_as_real)"
-        )
+        return f"is {p.dtype}, and complex numbers cannot be exchanged: replace it with real ones (torch.view_as_real)"
     if p.layout != torch.strided:
         return f"is {p.layout}, and only dense parameters can be exchanged: convert it with to_dense()"
     if overlaps_itself(to_local(p.detach())):
-        return "is expanded, so that several of its values share memory: store a copy of it (contiguous())"
+        return "is expanded, so several of its values share memory: replace it with a copy, Parameter(p.contiguous())"
     return ""
 
 
@@ -63,7 +61,7 @@ def overlaps_itself(x: Tensor) -> bool:
 
 @dataclass
 class Placed:
-    """A tensor and the addresses of its first byte and of the byte after its last one."""
+    """A tensor, its place in the model (order), and the addresses of its first byte and of the byte after its last."""
 
     name: str
     order: int
@@ -74,26 +72,46 @@ class Placed:
 
 def refuse_shared_memory(tensors: Mapping[str, Tensor]) -> None:
     """Raise UserError, naming two tensors, if they have a byte in common. Disjoint views of one buffer are allowed."""
-    for one, other in neighbors(tensors):
-        if shares_bytes(one, other):
-            early, late = sorted((one, other), key=lambda placed: placed.order)
-            same = early.first == late.first and early.x.shape == late.x.shape
-            advice = (
-                f"assign the parameter itself ({late.name} = {early.name})"
-                if same
-                else f"give each its own memory ({late.name}.data = {late.name}.data.clone())"
-            )
-            raise UserError(f"{late.name} and {early.name} share memory but are different parameters: {advice}")
+    for cluster in (found for found in clusters(tensors) if len(found) > 1):
+        first, end = cluster[0].first, max(placed.end for placed in cluster)
+        used = torch.zeros(end - first, dtype=torch.bool)
+        for index, other in enumerate(cluster):
+            own = bytes_of(other, used, first)
+            if own.any():
+                raise shared_memory(*sorted((partner(other, cluster[:index]), other), key=lambda placed: placed.order))
+            own.fill_(True)
 
 
-def neighbors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[Placed, Placed]]:
-    """Yield all pairs of tensors on one device whose address ranges overlap."""
+def clusters(tensors: Mapping[str, Tensor]) -> Iterator[list[Placed]]:
+    """Yield the tensors in groups, sorted by address, such that address ranges overlap only within a group."""
     placed = [place(name, order, x) for order, (name, x) in enumerate(tensors.items()) if has_memory(x)]
-    active: list[Placed] = []
+    cluster: list[Placed] = []
     for other in sorted(placed, key=lambda placed: (str(placed.x.device), placed.first)):
-        active = [one for one in active if one.x.device == other.x.device and one.end > other.first]
-        yield from ((one, other) for one in active)
-        active.append(other)
+        if cluster and (other.x.device != cluster[0].x.device or other.first >= max(one.end for one in cluster)):
+            yield cluster
+            cluster = []
+        cluster.append(other)
+    if cluster:
+        yield cluster
+
+
+def partner(other: Placed, candidates: Sequence[Placed]) -> Placed:
+    """Return the first candidate that has a byte in common with `other`."""
+    first = min(one.first for one in candidates)
+    used = torch.zeros(max(one.end for one in (*candidates, other)) - first, dtype=torch.bool)
+    bytes_of(other, used, first).fill_(True)
+    return next(one for one in candidates if bytes_of(one, used, first).any())
+
+
+def shared_memory(early: Placed, late: Placed) -> UserError:
+    """Return the error for two parameters that have a byte in common."""
+    same = early.first == late.first and early.x.shape == late.x.shape
+    advice = (
+        f"assign the parameter itself ({late.name} = {early.name})"
+        if same
+        else f"give each its own memory ({late.name}.data = {late.name}.data.clone())"
+    )
+    return UserError(f"{late.name} and {early.name} share memory but are different parameters: {advice}")
 
 
 def has_memory(x: Tensor) -> bool:
@@ -107,18 +125,8 @@ def place(name: str, order: int, x: Tensor) -> Placed:
     return Placed(name, order, x, x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size())
 
 
-def shares_bytes(one: Placed, other: Placed) -> bool:
-    """Return whether two tensors whose address ranges overlap have a byte in common. Columns of a matrix do not."""
-    if all(placed.end - placed.first == placed.x.nbytes for placed in (one, other)):
-        return True
-    first = min(one.first, other.first)
-    used = torch.zeros(max(one.end, other.end) - first, dtype=torch.bool)
-    bytes_of(one, used, first).fill_(True)
-    return bool(bytes_of(other, used, first).any())
-
-
 def bytes_of(placed: Placed, used: Tensor, first: int) -> Tensor:
-    """Return the view of `used`, which has one value for each byte from address `first` on, at the tensor's bytes."""
+    """Return a view of `used`, which has one value per byte from address `first` on, that covers the tensor's bytes."""
     size = placed.x.element_size()
     strides = [stride * size for stride in placed.x.stride()]
     return used.as_strided([*placed.x.shape, size], [*strides, 1], placed.first - first)

@@ -10,10 +10,7 @@ from torch.nn import Module
 from outerloop import wire
 from outerloop.replica.island import Island, copy_to
 from outerloop.replica.parameter_checks import refuse_meta
-from outerloop.types import Tensors, UserError, printable
-
-MAX_LISTED = 5
-"""Maximum number of parameter names in a message."""
+from outerloop.types import Tensors, UserError, listed_names, printable
 
 
 class Replica:
@@ -64,10 +61,13 @@ class Replica:
         Raises UserError if `weights` are of other parameters or have other shapes.
         """
         if weights.keys() != self.slow.keys():
-            there, here = (listed(names) for names in (weights.keys() - self.slow, self.slow.keys() - weights.keys()))
+            there, here = (
+                listed_names(sorted(map(printable, names))) or "none"
+                for names in (weights.keys() - self.slow, self.slow.keys() - weights.keys())
+            )
             raise UserError(
-                f"the saved run trained other parameters (only there: {there}; only here: {here}): freeze the same"
-                " parameters as that run"
+                f"the saved run trained other parameters (only saved run: {there}; only this run: {here}): freeze"
+                " the same parameters as the saved run"
             )
         for name, x in self.slow.items():
             if weights[name].shape != x.shape:
@@ -83,10 +83,3 @@ class Replica:
         """Copy `weights` to both the slow weights φ and the fast weights θ."""
         self.load_slow(weights)
         self.island.write(self.slow, merge_local=0.0)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return up to MAX_LISTED of the names in one line, and the number of further names."""
-    shown = sorted(map(printable, names))
-    more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
-    return (", ".join(shown[:MAX_LISTED]) or "none") + more

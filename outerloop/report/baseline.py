@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Baseline:
     """The groups of the baseline recipe, and the one with which each group is compared.
 
-    This is the only comparable baseline group that equals the group in `keys`. If there is not exactly one, it is the
-    comparable baseline group with the lowest loss. Groups are comparable if they have equal `comparison_key`s.
+    It is the comparable baseline group with the same values of `keys`. If none or several have them, it is the one with
+    the lowest loss. Groups are comparable if they have equal `comparison_key`s.
 
     Args:
         recipe: the baseline recipe.
@@ -25,7 +25,7 @@ class Baseline:
         groups: the groups of the baseline recipe.
         keys: the settings in which they differ from each other.
         of: label of each finished group that has a comparable baseline group -> the baseline group.
-        matched, others: labels of the finished groups for which exactly one equals them in `keys`, and of the others.
+        matched, others: labels of the finished groups with exactly one such match, and of the rest.
     """
 
     def __init__(self, recipe: str, finished: Sequence[Group]) -> None:

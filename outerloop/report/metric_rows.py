@@ -25,6 +25,8 @@ FIELDS = {
     "step": ("worker", "step", "loss"),
 }
 """Event -> numeric fields that a row of this event must contain."""
+OPTIONAL = ("state_bytes_sent",)
+"""Fields that must be numbers if a row contains them."""
 LOSSES = ("val_loss", "loss")
 """Fields that may be infinite or NaN: those of a run that diverged."""
 
@@ -50,8 +52,7 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or "event" not in row:
         return None
-    optional = [name for name in ("state_bytes_sent",) if name in row]
-    names = ("wall_s", "step", *FIELDS.get(str(row["event"]), ()), *optional)
+    names = ("wall_s", "step", *FIELDS.get(str(row["event"]), ()), *(name for name in OPTIONAL if name in row))
     whole = has_numbers(row, names) and all(math.isfinite(row[name]) for name in names if name not in LOSSES)
     return row if whole else None
 

@@ -116,15 +116,17 @@ def runs_under(folder: Path) -> list[Path]:
             runs.append(Path(current))
             subfolders.clear()
         links += [path for name in subfolders if (path := Path(current) / name).is_symlink()]
+    if not links:
+        return runs
     found = {path.resolve() for path in runs}
     for link in links:
-        if link.resolve() not in found and is_run(link, listed(link)):
+        if link.resolve() not in found and is_run(link, names_in(link)):
             found.add(link.resolve())
             runs.append(link)
     return runs
 
 
-def listed(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
     """Return the names in a folder, or an empty list if it cannot be read."""
     try:
         return [path.name for path in folder.iterdir()]
@@ -156,7 +158,7 @@ def read(path: Path) -> Run:
     return Run(
         path=path,
         settings=settings,
-        results=results if finished else None,
+        results=with_payloads(results) if finished and results else None,
         validations=[row for row in rows if row["event"] == "validation"],
         step_rates=worker_step_rates(rows, delay_steps=settings[DELAY] if has_numbers(settings, [DELAY]) else 0),
         last_round=last_round,
@@ -229,12 +231,12 @@ def flatten(node: Any, prefix: str = "") -> Row:
 
 
 def read_results(path: Path) -> Row | None:
-    """Return the contents of summary.json and PAYLOADS_SENT.
-
-    Return None if the file cannot be read or lacks a field of `RESULTS`.
-    """
+    """Return the contents of summary.json, or None if it cannot be read or lacks a field of `RESULTS`."""
     results = read_record(path / "summary.json")
-    if not has_numbers(results, RESULTS):
-        return None
+    return results if has_numbers(results, RESULTS) else None
+
+
+def with_payloads(results: Row) -> Row:
+    """Return results with PAYLOADS_SENT. Summaries of earlier versions do not contain the bytes of the state."""
     state = results.get("state_bytes_sent_per_worker")
     return results | {PAYLOADS_SENT: results["bytes_sent_per_worker"] - (state if is_number(state) else 0)}

@@ -15,7 +15,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     """Return a flat record of the run. `workers` is the number of workers in the whole swarm.
 
     `tokens` and `tokens_per_s` cover the workers on this machine. `val_loss*` is in nats per token.
-    `bytes_sent_per_worker` counts every copy, and `state_bytes_sent_per_worker` is the part of it that sent the state
+    `bytes_sent_per_worker` counts every copy, and `state_bytes_sent_per_worker` is the part of it that was the state
     of the run to newcomers, if the exchange counts that. `bits_per_param_per_round` is one worker's payload per
     parameter (metric_rows.py), counting every byte of its message, and `ratio_to_fp32` is 32 divided by it; both are 0
     if the worker has sent no payload. `slow_hash` lists the hash of the slow weights of each worker on this machine
@@ -38,6 +38,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     tokens = sum(last_tokens(rows, row["worker"]) for row in done)
     wall_s = rows[-1]["wall_s"]
     bits = sent_bits(rows, done[0]["worker"], params)
+    state = [row["state_bytes_sent"] for row in done if "state_bytes_sent" in row]
     return {
         "recipe": recipe,
         "workers": workers,
@@ -61,14 +62,9 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         **{name: validations[-1][name] for name in ("spread", "replicas") if name in validations[-1]},
         **{name: sum(row[name] for row in done) for name in GOSSIP_COUNTS if name in done[0]},
         **({"contributors": counted[-1]["contributors"]} if counted else {}),
-        **({"state_bytes_sent_per_worker": mean(map(state_bytes, done))} if "state_bytes_sent" in done[0] else {}),
+        **({"state_bytes_sent_per_worker": mean(state)} if state else {}),
         **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
-
-
-def state_bytes(row: Row) -> float:
-    """Return the bytes of the run's state that a worker had sent by a row `done`."""
-    return float(row.get("state_bytes_sent", 0))
 
 
 def sent_bits(rows: list[Row], worker: int, params: int) -> float:

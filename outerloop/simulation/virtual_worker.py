@@ -157,7 +157,7 @@ class VirtualWorker:
             averaged = average(self.outer)
             weights, replicas = averaged.mean, {"spread": averaged.spread, "replicas": len(averaged.peers)}
         self.outer.before_update()
-        with self.outer.island.temporary_weights(weights):
+        with self.outer.temporary_weights(weights):
             total, samples = self.compute(self.validation_loss)
         self.emit("eval", round=round_number, nats=total, predicted=samples, tokens=self.samples, **replicas)
         return weights

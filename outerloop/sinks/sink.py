@@ -99,13 +99,4 @@ class Sinks:
                 getattr(sink, method)(*args)
             except Exception as error:
                 del self.sinks[name]
-                self.print_failure(f"log.{name} failed and is disabled from now on: {error}")
-
-    def print_failure(self, text: str) -> None:
-        """Print one line, unless the console fails too. Raises BrokenPipeError: the reader of the output has ended."""
-        try:
-            print_line(self.console, text)
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass
+                print_line(self.console, f"log.{name} failed and is disabled from now on: {error}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.types import UserError, printable
+from outerloop.types import UserError, listed_names, printable
 
 KEYS = ("slow", "inner_step", "samples", "in_flight")
 """Keys that the state of an outer loop has in every version. Parts may be missing in older checkpoints."""
@@ -22,7 +22,8 @@ def check_state(state: object) -> None:
         raise UserError(f"state is a {type(state).__name__}, but must be the result of outer.state_dict(){load_first}")
     if is_state(state):
         return
-    found = f"has the keys {listed_keys(state)}" if state else "is empty"
+    keys = listed_names([printable(str(key)) for key in state])
+    found = f"has the keys {keys}" if state else "is empty"
     nested = [key for key, value in state.items() if is_state(value)]
     advice = f"pass state=saved[{nested[0]!r}]" if nested else "to start from the beginning, pass no state"
     raise UserError(f"state {found}, but must be the result of outer.state_dict(): {advice}")
@@ -31,12 +32,6 @@ def check_state(state: object) -> None:
 def is_state(value: object) -> bool:
     """Return whether a value has the keys of an outer loop's state."""
     return isinstance(value, Mapping) and all(key in value for key in KEYS)
-
-
-def listed_keys(state: Mapping[Any, Any], *, at_most: int = 6) -> str:
-    """Return the first keys of a mapping, separated by commas, and the number of further keys."""
-    more = len(state) - at_most
-    return ", ".join(printable(str(key)) for key in [*state][:at_most]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_fragments(state: Mapping[str, Any], fragments: int) -> None:
@@ -79,7 +74,7 @@ def unwrap_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_part(name: str, part: Any, state: dict[str, Any]) -> None:
-    """Restore the state of one part of an outer loop. Raises UserError if another kind of this part saved it."""
+    """Restore the state of one part of an outer loop. Raises UserError if a part of another class saved it."""
     try:
         part.load_state_dict(state)
     except UserError:

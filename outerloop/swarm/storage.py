@@ -60,7 +60,7 @@ class Folder:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Hold the lock of `name` during a `with` block, to read it and write it again: other holders wait.
+        """Lock the file `name` during a `with` block, so that it can be read and rewritten; other callers wait.
 
         The lock is the file `name`.lock in this folder. Raises UserError if the file system has no locks.
         """

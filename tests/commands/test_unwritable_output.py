@@ -23,6 +23,21 @@ def test_a_full_disk_is_one_line_and_exit_code_1(arguments: list[str], unbuffere
     assert run(">/dev/full", *arguments, PYTHONUNBUFFERED=unbuffered) == (1, "", FULL)
 
 
+@pytest.mark.parametrize("shell", [">/dev/full", "| true"])
+def test_an_error_of_another_file_is_not_hidden(shell: str) -> None:
+    program = """
+import sys
+from outerloop.commands import main
+def fails():
+    raise OSError(28, "No space left on device", "/data/shard-3")
+main.main = fails
+main.entry()
+"""
+    command = ["bash", "-c", f'"$0" -c "$1" {shell}', sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert "No space left on device: '/data/shard-3'" in done.stderr
+
+
 def test_a_full_disk_under_a_table_is_one_line_too() -> None:
     assert run(">/dev/full", *PLAN) == (1, "", FULL)
 

@@ -228,7 +228,7 @@ def test_peers_go_on_from_one_step():
             r"state has the keys model, outer, but must be the result of outer\.state_dict\(\): pass"
             r" state=saved\['outer'\]",
         ),
-        (lambda state: dict.fromkeys("abcdefgh", 0), "state has the keys a, b, c, d, e, f and 2 more, but"),
+        (lambda state: dict.fromkeys("abcdefgh", 0), "state has the keys a, b, c, d, e and 3 more, but"),
         (lambda state: {key: state[key] for key in state if key != "samples"}, "state has the keys slow, method"),
         (lambda state: "step.pt", r'state is a str, .*: load the file first, and pass state=saved\["outer"\]$'),
         (lambda state: Path("step.pt"), "load the file first"),

@@ -14,8 +14,8 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
-from outerloop.core import distributed_checkpoint
 from outerloop.core.memory_usage import estimate, measure
+from outerloop.core.state import distributed_checkpoint
 from outerloop.feedback.residual_storage import EightBit, dense
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.replica import sharding

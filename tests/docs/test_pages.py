@@ -263,7 +263,7 @@ def test_names_in_snippets_that_are_not_run_exist():
     import operator
 
     import outerloop
-    import outerloop.core.distributed_checkpoint
+    import outerloop.core.state.distributed_checkpoint
 
     text = "".join(block.text for block in BLOCKS if block.language == "python" and block.reason)
     named = set(re.findall(r"\b(?:outerloop\.|(?=resharding\.))(\w+(?:\.\w+)*)", text))

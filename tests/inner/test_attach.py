@@ -272,6 +272,17 @@ def test_the_repr_of_a_round_is_one_short_line():
     assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))
 
 
+def test_removing_again_does_not_detach_another_attachment():
+    model = toy.model()
+    outer, optimizer = toy.outer(model, toy.alone()), torch.optim.SGD(model.parameters(), lr=0.1)
+    first = outerloop.attach(optimizer, outer)
+    first.remove()
+    outerloop.attach(optimizer, outer)
+    first.remove()
+    with pytest.raises(UserError, match="attached already"):
+        outerloop.attach(optimizer, outer)
+
+
 def test_gradients_that_overflowed_are_not_exchanged():
     model = toy.model()
     outer = outerloop.from_recipe("ddp", model, exchange=toy.alone())
@@ -296,6 +307,7 @@ def test_an_outer_loop_that_is_attached_is_not_attached_again():
 
 def test_a_compiled_optimizer_step_does_not_compile_the_rounds():
     hashes, compiled = [], []
+    torch.compiler.reset()
     for compiles in (False, True):
         model = toy.model()
         outer = outerloop.from_recipe("outerloop", model, "schedule.sync_every=2", exchange=toy.alone())

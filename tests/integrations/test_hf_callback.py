@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 import outerloop
 from outerloop.config import run_directory
 from outerloop.core.round import CHARTS
+from outerloop.integrations.hf_callback import place_staged_files
 from outerloop.state import checkpoint
 from outerloop.types import Round, UserError
 from tests.support import toy
@@ -161,7 +162,21 @@ def test_a_run_that_is_killed_while_it_evaluates_resumes_from_the_checkpoint_bef
     for each in (whole, resumed):
         each.train(resume_from_checkpoint=each is resumed)
     assert callback_of(resumed).outer.slow_hash == callback_of(whole).outer.slow_hash
-    assert not [*tmp_path.glob("outerloop-step-*")]
+    assert not [*tmp_path.glob("_outerloop-step-*")]
+    assert all((folder / "outerloop.pt").exists() for folder in tmp_path.glob("checkpoint-*"))
+
+
+def test_a_staged_file_is_moved_to_its_checkpoint_by_a_later_save(tmp_path):
+    """The process was killed after the Trainer had written checkpoint-3, and resumed from the staged file."""
+    for step in (3, 6, 9):
+        (tmp_path / f"_outerloop-step-{step}.pt").write_text(f"of step {step}")
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-6").mkdir()
+    (tmp_path / "checkpoint-6/outerloop.pt").write_text("was moved")
+    place_staged_files(tmp_path)
+    assert (tmp_path / "checkpoint-3/outerloop.pt").read_text() == "of step 3"
+    assert (tmp_path / "checkpoint-6/outerloop.pt").read_text() == "was moved"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
 
 
 def test_the_outer_loop_of_another_run_is_refused(tmp_path):
@@ -169,17 +184,18 @@ def test_the_outer_loop_of_another_run_is_refused(tmp_path):
     saves = {"save_strategy": "steps", "save_steps": 4}
     for name, lr in (("a", 1e-2), ("b", 1e-3)):
         trainer_of(tmp_path / name, "schedule.sync_every=3", learning_rate=lr, **saves).train()
-    with pytest.raises(UserError, match=r"from step 4 of another run than that of .*a/checkpoint-4: set output_dir="):
+    with pytest.raises(UserError, match=r"from step 4, but .*a/checkpoint-4 is of another run: set output_dir="):
         trainer_of(tmp_path / "a", "schedule.sync_every=3").train(resume_from_checkpoint=f"{tmp_path}/b/checkpoint-4")
 
 
-def test_samples_are_those_of_the_batch_size_that_fits():
-    args = SimpleNamespace(world_size=1, train_batch_size=8, gradient_accumulation_steps=3)
-    state = SimpleNamespace(global_step=0, max_steps=9, train_batch_size=2)  # auto_find_batch_size=True lowers it
+@pytest.mark.parametrize(("finds", "batch"), [(True, 2), (False, 8)])
+def test_samples_are_those_of_the_batch_size_that_fits(finds, batch):
+    args = SimpleNamespace(world_size=1, train_batch_size=8, gradient_accumulation_steps=3, auto_find_batch_size=finds)
+    state = SimpleNamespace(global_step=0, max_steps=9, train_batch_size=2)  # of the resumed run, if it is not found
     callback, model = outerloop.HFCallback("diloco", exchange=toy.alone()), toy.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     callback.on_train_begin(args, state, None, model=model, optimizer=optimizer)
-    assert callback.attached is not None and callback.attached.samples == 2 * 3
+    assert callback.attached is not None and callback.attached.samples == batch * 3
     callback.abort()
 
 
@@ -229,7 +245,7 @@ def test_a_misspelled_argument_is_refused_before_training_begins():
 def test_the_run_is_left_when_the_optimizer_does_not_fit():
     model, exchange, left = toy.model(), toy.alone(), []
     exchange.abort = lambda: left.append(True)
-    args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1)
+    args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1, auto_find_batch_size=False)
     optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
     callback = outerloop.HFCallback("diloco", exchange=exchange)
     with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):

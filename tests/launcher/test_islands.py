@@ -96,7 +96,7 @@ def preloaded():
     own = [
         "outerloop.launcher.torchrun_rank",
         "outerloop.launcher.train",
-        "outerloop.core.distributed_checkpoint",
+        "outerloop.core.state.distributed_checkpoint",
         "outerloop.report.run_figure",
     ]
     multiprocessing.set_forkserver_preload(

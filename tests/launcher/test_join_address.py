@@ -47,6 +47,7 @@ def test_a_run_with_a_manifest_tells_the_line_that_joins_it() -> None:
     config = load.load(["exchange=swarm_gather", "workers=1", "exchange.peers=1"])
     add_manifest(config)
     assert told(PUBLIC, config=config)[0] == f"others join with: outerloop join {PUBLIC}"
+    assert told(PUBLIC, config=config)[1].startswith("or with the same options and exchange.peers=1 ")
     assert told(LOCAL, config=config)[0] == f"others on this machine join with: outerloop join {LOCAL} --host 127.0.0.1"
     config.recipe = "mine"
     add_manifest(config)

@@ -207,7 +207,7 @@ def kill_after_step(run_dir, step):
     process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in the default suite: the corrupt checkpoint below, whose run is also killed and resumed
 def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
     """Against the uninterrupted run: weights, validation losses and token counts."""
     whole = run(tmp_path / "whole", *RESUMED)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import outerloop
-from outerloop.core import distributed_checkpoint
+from outerloop.core.state import distributed_checkpoint
 from outerloop.inner.muon import MuonWithAdamW
 from tests.support import toy
 from tests.support.tensors import same_tensors

@@ -11,7 +11,7 @@ from tests.support import toy
 def test_a_complex_parameter_is_refused_by_name():
     net = toy.model()
     net.phase = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    with pytest.raises(UserError, match=r"phase is torch\.complex64, and complex parameters cannot be exchanged"):
+    with pytest.raises(UserError, match=r"phase is torch\.complex64, and complex numbers cannot be exchanged"):
         Island(net)
     net.phase.requires_grad_(False)
     assert "phase" not in Island(net).params

@@ -89,9 +89,12 @@ def test_frozen_and_tied_parameters_may_share_memory():
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (torch.zeros(1, 3).expand(4, 3), r"^x is expanded, so that several of its values share memory: store a copy"),
+        (
+            torch.zeros(1, 3).expand(4, 3),
+            r"^x is expanded, so several of its values share memory: replace it",
+        ),
         (torch.zeros(5).unfold(0, 3, 1), "^x is expanded"),
-        (torch.zeros(2, dtype=torch.complex64), r"^x is torch\.complex64, and complex parameters cannot be exchanged"),
+        (torch.zeros(2, dtype=torch.complex64), r"^x is torch\.complex64, and complex numbers cannot be exchanged"),
         (torch.eye(3).to_sparse(), r"^x is torch\.sparse_coo, and only dense parameters can be exchanged: convert it"),
     ],
 )

@@ -21,9 +21,9 @@ def test_a_float64_model_is_not_rounded_without_a_warning():
     [
         (
             lambda weights: weights.pop("0.bias"),
-            r"other parameters \(only there: none; only here: 0\.bias\)",
+            r"other parameters \(only saved run: none; only this run: 0\.bias\)",
         ),
-        (lambda weights: weights.update(more=torch.zeros(1)), "only there: more; only here: none"),
+        (lambda weights: weights.update(more=torch.zeros(1)), "only saved run: more; only this run: none"),
         (
             lambda weights: weights.update({"0.bias": torch.zeros(1)}),
             r"the shape of 0\.bias is \[1\] there, \[7\] in this model",
@@ -44,7 +44,7 @@ def test_a_run_that_freezes_another_layer_is_refused_by_name_when_it_resumes():
     saved = toy.outer(toy.model(), toy.alone()).state_dict()
     net = toy.model()
     net[0].requires_grad_(False)
-    with pytest.raises(UserError, match=r"only (there|here): 0\.bias, 0\.weight"):
+    with pytest.raises(UserError, match=r"only (saved|this) run: 0\.bias, 0\.weight"):
         toy.outer(net, toy.alone()).load_state_dict(saved)
 
 

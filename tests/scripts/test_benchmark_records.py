@@ -47,7 +47,7 @@ def test_recipes_are_not_trained_again_only_if_sequences_and_options_are_the_sam
     call(bench_recipes, monkeypatch, *recipes(tmp_path, "threads=1"))
     assert "1.0000 nats" in capsys.readouterr().out
     said = refusal(bench_recipes, monkeypatch, capsys, *recipes(tmp_path, "threads=2"))
-    assert f"{file}: a record of ddp was made with options ['threads=1'], and this call has ['threads=2']" in said
+    assert f"{file}: a record of ddp was made with options ['threads=1'], but this command has ['threads=2']" in said
     assert "sequences 4" in refusal(
         bench_recipes, monkeypatch, capsys, *recipes(tmp_path, "--sequences", 8, "threads=1")
     )
@@ -92,9 +92,10 @@ def test_unknown_cases_are_named(program, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [(["--minutes", 2], "minutes 30.0, and this call has 2.0"), (["--peers", 4], "peers 16")]
+    ("more", "words"), [(["--minutes", 2], "minutes 30.0, but this command has 2.0"), (["--peers", 4], "peers 16")]
 )
 def test_the_published_liars_are_not_shown_as_those_of_other_options(more, words, monkeypatch, capsys):
+    monkeypatch.setattr(simulate_liars, "simulated", lambda *args, **options: pytest.fail("all cases have a record"))
     assert words in refusal(simulate_liars, monkeypatch, capsys, *more)
     assert call(simulate_liars, monkeypatch) == 0, "the documented command"
 
@@ -116,7 +117,9 @@ def test_machines_with_another_number_of_rounds_are_refused(tmp_path, monkeypatc
     arguments = ["--recipes", "loco", "--peers", 3]
     assert call(mixed_machines, monkeypatch, *arguments) == 0
     capsys.readouterr()
-    assert "rounds 20, and this call has 5" in refusal(mixed_machines, monkeypatch, capsys, *arguments, "--rounds", 5)
+    assert "rounds 20, but this command has 5" in refusal(
+        mixed_machines, monkeypatch, capsys, *arguments, "--rounds", 5
+    )
 
 
 def test_only_a_first_run_with_the_same_arguments_is_continued(tmp_path, capsys, monkeypatch):
@@ -127,7 +130,7 @@ def test_only_a_first_run_with_the_same_arguments_is_continued(tmp_path, capsys,
     assert bench_churn.finished(file, wanted)["rounds"] == 3
     with pytest.raises(SystemExit, match="2"):
         bench_churn.finished(file, wanted | {"minutes": 1.0})
-    assert "minutes 60.0, and this call has 1.0" in capsys.readouterr().err
+    assert "minutes 60.0, but this command has 1.0" in capsys.readouterr().err
 
 
 def test_a_missing_calm_run_is_reported_before_the_first_run(tmp_path, capsys, monkeypatch):
@@ -164,3 +167,16 @@ def test_records_are_replaced_as_a_whole(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_records(file, [{"a": 1}, {"a": 2}])
     assert read_records(file, []) == [{"a": 1}] and list(file.parent.iterdir()) == [file]
+
+
+def test_rows_of_the_table_are_of_one_text(tmp_path, monkeypatch, capsys):
+    """data=stdlib differs between Pythons, so that losses could not be compared."""
+    (tmp_path / "book.txt").write_text("a text " * 1000)
+    options = ["data=text", f"data.files=[{tmp_path}/book.txt]"]
+    own = bench_table.text_of(options)
+    (tmp_path / "book.txt").write_text("another text " * 1000)
+    assert own != bench_table.text_of(options) and len(own) == 32
+    write_records(tmp_path / "rows.json", [{"case": "muloco", "text": own}])
+    arguments = ["--runs", tmp_path, "--json", tmp_path / "rows.json", "--cases", "muloco", *options]
+    said = refusal(bench_table, monkeypatch, capsys, *arguments)
+    assert f"a record of muloco was made with text {own}, but this command has {bench_table.text_of(options)}" in said

@@ -1,6 +1,5 @@
 """`log=`: several sinks at once, a sink of one's own, and sinks that fail or are not installed."""
 
-import errno
 import io
 import json
 import sys
@@ -87,22 +86,6 @@ def test_a_sink_that_fails_gets_no_more_rows_and_disturbs_no_other(method, tmp_p
     assert other.calls == ["start", "write", "write", "close"]
     assert failing.calls[-1] == method and failing.calls.count(method) == 1
     assert capsys.readouterr().out == "log.bad failed and is disabled from now on: no disk\n"
-
-
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), BrokenPipeError()])
-def test_a_console_that_fails_ends_nothing_unless_its_reader_has_ended(error, tmp_path):
-    def fail(*args, **options):
-        raise error
-
-    other = Failing(None)
-    sinks = Sinks({"bad": Failing("write"), "good": other})
-    sinks.start(run_info(tmp_path, console=SimpleNamespace(print=fail)))
-    if isinstance(error, BrokenPipeError):
-        with pytest.raises(BrokenPipeError):
-            sinks.write({})
-    else:
-        sinks.write({})
-        assert list(sinks.sinks) == ["good"] and other.calls == ["start", "write"]
 
 
 def tensorboard_points(run_dir, tag):

@@ -41,9 +41,7 @@ token. A machine that uses the token later, at a peer that has not heard of the 
 that peer hears of it."""
 
 ANY_ADDRESS = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
-"""Host that stands for all addresses of this machine -> a reserved address (RFC 5737, 3849) outside of its network.
-
-From the route to it follows the address that this machine has in the network (local_ip)."""
+"""Wildcard host -> a reserved, remote address (RFC 5737, 3849). `local_ip` returns the local address of its route."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 MAX_EXPIRES_S = 90 * UNITS["d"]
 """Longest time for which a token can be valid."""

@@ -16,6 +16,7 @@ from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.relay.serving import manifest_of, serve_until_alone
 from outerloop.config.run_directory import refuse_unusable
+from outerloop.output import print_leniently
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.swarm.membership.known_addresses import peer_of
@@ -118,5 +119,5 @@ def run_relay(options: argparse.Namespace) -> NoReturn:
 
 
 def report(line: str) -> None:
-    """Print one line."""
-    print(printable(line), flush=True)
+    """Print one line, if standard output can be written: a relay continues without it."""
+    print_leniently(printable(line))

@@ -23,8 +23,8 @@ from outerloop.config.rank_layout import mesh_group
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.protocols import Exchange
 from outerloop.replica.gathered import Follower, Gathered
-from outerloop.replica.island import Island, trainable_parameters
-from outerloop.replica.parameter_checks import check_trainable, refuse_meta
+from outerloop.replica.island import Island
+from outerloop.replica.parameter_checks import refuse_meta
 from outerloop.replica.rank_group import RankGroup
 from outerloop.replica.sharding import (
     num_processes,
@@ -32,7 +32,6 @@ from outerloop.replica.sharding import (
     process_group,
     replica_group,
     shard_group,
-    unwrap,
     unwrap_forward,
 )
 from outerloop.state.part_states import check_state
@@ -152,19 +151,24 @@ def from_recipe(
     model = unwrap_forward(model)
     replicas = replicas or replica_group(model)
     refuse_single_process_options(settings, max(num_processes(model), dist.get_world_size(replicas) if replicas else 1))
-    params = trainable_parameters(unwrap(model))
-    check_trainable(params)
-    refuse_meta(params)
+    device = build.state_device(settings)
+    island = (
+        Gathered(model, RankGroup(process_group(model)), state_device=device)
+        if gathered
+        else Island(model, state_device=device)
+    )
+    refuse_meta(island.params)
     part_checks.limit_payloads(settings, model)
     shards = num_shards(model)
 
-    def join(**island: Any) -> Exchange:
-        return exchange or join_exchange(settings, Path(run_dir), state, group=group, **island)
+    def join(*, leads_others: bool, lanes: int = 1) -> Exchange:
+        return exchange or join_exchange(
+            settings, Path(run_dir), state, leads_others=leads_others, lanes=lanes, group=group
+        )
 
-    if gathered:
-        whole = Gathered(model, RankGroup(process_group(model)), state_device=build.state_device(settings))
+    if isinstance(island, Gathered):
         return start_on_leader(
-            whole, lambda: start_loop(settings, model, join(leads_others=True), state, steps, island=whole)
+            island, lambda: start_loop(settings, model, island, join(leads_others=True), state, steps)
         )
     together = exchange is None and group is None and shards > 1
     if together:
@@ -174,16 +178,11 @@ def from_recipe(
         shards=shard_group(model) if together else None,
         copies=replicas,
     )
-    return start_loop(settings, model, joined, state, steps)
+    return start_loop(settings, model, island, joined, state, steps)
 
 
 def start_loop(
-    settings: Any,
-    model: Module,
-    exchange: Exchange,
-    state: State | None,
-    steps: int | None,
-    island: Island | None = None,
+    settings: Any, model: Module, island: Island, exchange: Exchange, state: State | None, steps: int | None
 ) -> OuterLoop:
     """Create the outer loop for a model, and start together with the other peers. Aborts the exchange on any error."""
     try:

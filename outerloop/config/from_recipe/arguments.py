@@ -46,7 +46,7 @@ def check_connection(exchange: object, mesh: object, dim: object, replicas: obje
     if exchange is not None and (isinstance(exchange, type) or not hasattr(exchange, "start")):
         kind = exchange.__name__ if isinstance(exchange, type) else repr(exchange)
         raise UserError(
-            f"exchange={kind} is not an exchange that has joined: pass an object such as"
+            f"exchange={kind} is not an exchange object: pass an instance such as"
             ' outerloop.Distributed(), or name the exchange with the option "exchange=swarm_gather"'
         )
     if mesh is not None and not hasattr(mesh, "mesh_dim_names"):  # DeviceMesh is not imported: this takes a second

@@ -21,8 +21,8 @@ def join_as_one_peer(
 ) -> Exchange:
     """Return this process's exchange. Only the first process of each given group calls `join` and sends messages.
 
-    shards: the processes that hold the shards of one model, if one message contains all of its shards.
-    copies: the processes that hold copies of this process's model or shards.
+    shards: the processes that hold the shards of one model, or None if each shard is sent in its own message.
+    copies: the processes that hold copies of this process's model or shards, or None if there are no copies.
     """
 
     def join_shards() -> Exchange:

@@ -72,7 +72,7 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
     try:
         received = wire.unpack(wire.pack(header, {"": parts}), schema).parts[""]
     except wire.InvalidMessage as error:
-        raise UserError(f"{encode} returned parts {at} that a message cannot contain: {error}") from error
+        raise UserError(f"{encode}, called {at}, returned parts that a message cannot contain: {error}") from error
     with locating_errors(f"{decode} failed on the parts that encode returned {at}"):
         decoded = compress.decode(received, x.shape, context)
     if not isinstance(decoded, Tensor):

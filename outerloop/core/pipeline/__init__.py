@@ -25,7 +25,7 @@ from outerloop.replica.state_size import tree_bytes
 from outerloop.types import Contribution, Parts, Round, Tensors
 
 MAX_DENSE_FRACTION = 1 / 16
-"""Decoded messages are small if the dense pipeline's tensors have at most this fraction of the bytes of the others."""
+"""Maximum ratio of bytes in dense to fused tensors at which decoded messages count as small (`decoded_is_small`)."""
 
 
 @dataclass(frozen=True)

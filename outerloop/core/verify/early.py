@@ -3,9 +3,9 @@
 Verification decodes the messages of all peers, so it takes time in proportion to their number. Without this module, all
 of it happens when the round lands, while inner steps are stopped.
 
-Verification reads state that landings change, and changes nothing itself. So a landing first cancels the verifications
-that wait for the thread, waits for the one that runs, and drops those of other rounds. The result is therefore the
-same, bit for bit.
+Verification reads state that landings change, and changes nothing itself. So a landing first cancels queued
+verifications, waits for the running one, and drops the results of other rounds. The result is therefore the same, bit
+for bit.
 
 A round is verified early only if its schedule lets inner steps continue while it is in flight, if the exchange reports
 the arrival of its messages (ReportsArrival), if the outer state is on a CPU, where memory is not as scarce during inner
@@ -44,7 +44,7 @@ class EarlyVerifier:
         self.results: dict[Round, Future[VerifiedRound]] = {}
 
     def expect(self, round: Round) -> None:
-        """For a round that the thread is launching: verify it as soon as its messages have arrived, if possible."""
+        """Arrange that a round, which the thread is launching, is verified when its messages arrive, if possible."""
         launch = self.launcher.pending.get(round)
         if launch is None or self.launcher.replica.device.type != "cpu":
             return
@@ -81,7 +81,7 @@ class EarlyVerifier:
     def end(self, round: Round | None = None) -> Future[VerifiedRound] | None:
         """Cancel queued verifications and wait for a running one: the state that they read is about to change.
 
-        None begins before the next call of `expect`.
+        No other verification begins before the next call of `expect`.
 
         Returns the finished verification of `round`, or None if it has not begun.
         """

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.proposer import candidates
-
-NAMED = 5  # maximum number of peers that a line names; the others are only counted
+from outerloop.types import listed_names
 
 
 def waiting_for(agreement: Chain) -> str:
@@ -53,7 +52,5 @@ def _owners(payloads: Iterable[Participant]) -> str:
 
 
 def names(peers: Iterable[str]) -> str:
-    """Return up to NAMED of the sorted names as text, followed by the number of remaining ones."""
-    known = sorted(set(peers))
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return ", ".join(known[:NAMED]) + more
+    """Return the first of the sorted names as text, and the number of the others."""
+    return listed_names(sorted(set(peers)))

@@ -129,7 +129,7 @@ class StateTransfer:
 
         `peers` returns the names of the peers that may know the run; it is called before each attempt, to include
         newly known peers. The state has at most `at_most` bytes. Retries until it succeeds; the caller sets the time
-        limit. A peer without saved votes first waits until the newest commit no longer has it in its roster.
+        limit. A peer without saved votes first waits until it is no longer in the roster of the newest commit.
         """
         signer = KeySigner(self._signatures, session=session, own=self._own)
         number = None

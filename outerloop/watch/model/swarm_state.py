@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outerloop.report.contributors import total_of
+from outerloop.types import listed_names
 from outerloop.watch.model.contributors import listed, stated_by_a_peer
 from outerloop.watch.model.curve import Curve, Place
 from outerloop.watch.model.empty import empty_header
@@ -31,8 +32,6 @@ MAX_AHEAD = 20
 """Maximum number of rounds after `newest` that get a column in the timeline: a single peer could claim any round."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
-NAMED = 5
-"""Maximum number of peers that a line names; the line gives only the number of the others."""
 
 
 @dataclass
@@ -275,9 +274,8 @@ class SwarmState:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Return up to NAMED of the names as text, followed by the number of the remaining ones."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(short_name, names[:NAMED])) + more
+    """Return the first names as text, shortened, and the number of the others."""
+    return listed_names([short_name(name) for name in names])
 
 
 def shown_time(seconds: float | None) -> float | None:

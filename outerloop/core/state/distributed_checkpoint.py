@@ -183,11 +183,11 @@ def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
     """Return the name of the parameter that a key refers to, or "" if it does not refer to a parameter.
 
     A key is a parameter's name or, in an optimizer's state, its index in the parameter groups. path: the keys that lead
-    to this key: the name of a part, then the names of the attributes that lead to its optimizer.
+    to it: the name of a part; for its optimizer also the names of the attributes, then "state".
     """
     if not (path and path[-1] == "state" and isinstance(key, int)):
         return key if key in outer.slow else ""
-    optimizer = reduce(getattr, path[1:-1], outer.parts[path[0]])
+    optimizer = reduce(getattr, path[1:-1], outer.state.parts[path[0]])
     params = [x for group in optimizer.param_groups for x in group["params"]]
     return next(name for name, x in outer.slow.items() if x is params[key])
 

@@ -1,0 +1,53 @@
+"""Save and restore all state of an outer loop that changes during the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outerloop.core.loop import RoundLoop
+from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts
+
+
+class OuterState:
+    """The state of one outer loop: slow weights, parts, position in the run, and rounds in flight.
+
+    Args:
+        loop: the loop, which holds the slow weights, the position and the rounds in flight.
+        parts: the parts that have state, by the name under which it is saved; None for a part without state.
+    """
+
+    def __init__(self, loop: RoundLoop, parts: Mapping[str, Any]) -> None:
+        self.loop, self.parts = loop, parts
+
+    def evolved(self) -> dict[str, Any]:
+        """Return the state, by part. The tensors are those that training changes, not copies."""
+        launcher = self.loop.launcher
+        launcher.wait()
+        return {
+            "slow": dict(launcher.replica.slow),
+            **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
+            "inner_step": self.loop.inner_step,
+            "samples": list(launcher.waiting),
+            "in_flight": [flight.state_dict() for flight in launcher.in_flight.values()],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a state returned by `evolved`, with copies of its tensors, and restart the rounds in flight.
+
+        Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
+        another number of fragments, or if a part of another class saved the state of a part.
+        """
+        launcher = self.loop.launcher
+        check_state(state)
+        check_fragments(state, launcher.schedule.fragments)
+        launcher.wait()
+        self.loop.early.end()
+        state = unwrap_parts(state)
+        launcher.replica.load_slow(state.pop("slow"))  # copies
+        state = on_device(state, launcher.replica.device, copy=True)
+        for name, part in self.parts.items():
+            if part:
+                load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
+        self.loop.inner_step = state["inner_step"]
+        launcher.resume(state["samples"], state["in_flight"])
