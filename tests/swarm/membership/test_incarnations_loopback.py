@@ -26,11 +26,11 @@ def landed(peers: list[SwarmGather], number: int) -> list[Any]:
 
 
 def copied(tmp_path: Path, index: int) -> str:
-    """A peer's identity file and its memory, elsewhere."""
+    """Copy a running peer's identity file and its stored rounds, but no file that it is still writing (".NAME")."""
     source, target = tmp_path / f"identity{index}", tmp_path / "copy"
     target.mkdir()
     shutil.copy2(source, target / "identity")
-    shutil.copytree(folder_of(source), folder_of(target / "identity"))
+    shutil.copytree(folder_of(source), folder_of(target / "identity"), ignore=shutil.ignore_patterns(".*"))
     return str(target / "identity")
 
 
