@@ -116,7 +116,14 @@ class OuterLoop:
             merge_local=merge_local,
         )
         self.is_attached = False
-        self.warnings = compatibility.warnings(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.warnings = compatibility.warnings(
+            method=method,
+            compress=compress,
+            feedback=feedback,
+            schedule=schedule,
+            eager=eager,
+            merge_local=merge_local,
+        )
         self.model, self.method, self.feedback = model, method, feedback
         self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
         self.shared = exchange.info.agrees and method.shared and not eager

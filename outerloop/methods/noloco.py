@@ -8,12 +8,13 @@
 If γ = β and the pull is inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i). Then only θ needs to be sent: half the bytes.
 
 The difference between the replicas of a pair shrinks only if 0 < γ < 2 (1 − α²) when the pull is inside, and only if
-0 < γ < 2, for any α, when it is outside. With the pull inside, α = 0.9 and γ = 0.7, the difference grows by a factor of
-1.1 per round, although the paper's range allows these values.
+0 < γ < 2, for any 0 ≤ α < 1, when it is outside. With the pull inside, α = 0.9 and γ = 0.7, the difference grows by a
+factor of 1.1 per round, although the paper's range allows these values.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -25,13 +26,13 @@ class NoLoCo:
     """Heavy-ball momentum with a consensus term. Slow weights differ between workers.
 
     Args:
-        alpha: momentum α. The paper uses 0.5.
-        beta: outer learning rate β. The paper uses 0.7.
+        alpha: momentum α, at least 0 and below 1. The paper uses 0.5.
+        beta: outer learning rate β, above 0. The paper uses 0.7.
         gamma: consensus strength γ; None means the value of β.
         consensus: whether the pull towards the partners is "inside" the momentum, as in the paper, or "outside" it.
 
     Raises:
-        UserError: if replicas would drift apart with these settings; the message states the required inequality.
+        UserError: if a setting is out of range, or if replicas would drift apart; the message states what is required.
     """
 
     reads: Literal["weights"] = "weights"
@@ -42,15 +43,20 @@ class NoLoCo:
     def __init__(self, *, alpha: float, beta: float, gamma: float | None, consensus: str) -> None:
         if consensus not in ("inside", "outside"):
             raise UserError(f"method.consensus={consensus!r} is not one of inside, outside: set it to inside")
+        if not 0 <= alpha < 1:
+            raise UserError(f"method.alpha={alpha} must be 0 or more, and below 1: set method.alpha=0.5")
+        if not 0 < beta < math.inf:
+            raise UserError(f"method.beta={beta} must be above 0, and finite: set method.beta=0.7")
         self.alpha, self.beta, self.gamma = alpha, beta, beta if gamma is None else gamma
         self.momentum = alpha
         self.inside = consensus == "inside"
         limit = 2 * (1 - alpha**2) if self.inside else 2.0
         if not 0 < self.gamma < limit:
             rule = f"0 < gamma < 2 (1 - alpha^2) = {limit:.3g}" if self.inside else "0 < gamma < 2"
+            outside = ", or method.consensus=outside" if 0 < self.gamma < 2 else ""
             raise UserError(
                 f"method.gamma={self.gamma} with alpha={alpha} lets replicas drift apart; {rule} is required:"
-                f" set method.gamma={limit / 2:.3g}, or method.consensus=outside"
+                f" set method.gamma={limit / 2:.3g}{outside}"
             )
         self.weights_only = self.inside and self.gamma == self.beta
         self.delta: Tensors = {}

@@ -1,9 +1,10 @@
 """Launch a round every S seconds of wall-clock time, so that peers of different speeds exchange at the same time.
 
-    round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
+    round r launches after the inner step in which S (H − τ) / H seconds have passed since round r − 1 landed here
 
-S seconds count as H steps of S / H seconds each, however long a peer's own inner steps take. Delays, learning rates and
-checkpoints use these counted steps. A round lands on all peers at the same time, and each peer then restarts its clock,
+S seconds count as H steps of S / H seconds each, however long a peer's own inner steps take. A round lands τ counted
+steps after its launch, so rounds that land on time launch every S seconds. Delays, learning rates and checkpoints use
+the counted steps. A round lands on all peers at the same time, and each peer then restarts its clock,
 so clocks need not agree. Peers contribute different numbers of samples to a round. With aggregate=weighted, each
 contribution is weighted by its number of samples.
 """

@@ -23,7 +23,7 @@ class Streaming:
     Args:
         sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
         fragments: P, 1 .. number of layers. Paper: 3 layers per fragment.
-        delay: τ, inner steps between launch and landing, below H / P.
+        delay: τ, inner steps between launch and landing, below ⌊H / P⌋.
         early: land a round as soon as its payloads have arrived, after τ steps at the latest; requires τ > 0.
 
     Raises:
@@ -33,17 +33,20 @@ class Streaming:
     step_s = 0.0
 
     def __init__(self, *, sync_every: int, fragments: int, delay: int, early: bool = False) -> None:
-        if fragments < 1 or sync_every < fragments:
+        if sync_every < 1:
+            raise UserError(f"schedule.sync_every={sync_every} must be at least 1: set schedule.sync_every=30")
+        if not 1 <= fragments <= sync_every:
             raise UserError(
-                f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}: set schedule.fragments=2"
+                f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}:"
+                f" set schedule.fragments={min(2, sync_every)}"
             )
-        if not 0 <= delay < sync_every / fragments:
+        if not 0 <= delay < sync_every // fragments:
             raise UserError(
-                f"schedule.delay={delay} must be 0 or more and below sync_every / fragments ="
-                f" {sync_every / fragments:.3g}: set schedule.delay=0"
+                f"schedule.delay={delay} must be 0 or more and below sync_every // fragments ="
+                f" {sync_every // fragments}: set schedule.delay=0"
             )
         if early and not delay:
-            fits = "schedule.delay=1, or " if sync_every > fragments else ""
+            fits = "schedule.delay=1, or " if sync_every // fragments > 1 else ""
             raise UserError(
                 f"schedule.early=true requires schedule.delay above 0, but it is 0: set {fits}schedule.early=false"
             )

@@ -48,6 +48,9 @@ EAGER = {"eager": True, "schedule": EveryH(sync_every=3, delay=3)}
 GRADIENTS = {"method": toy.sgd(reads="gradients"), "h": 1}
 
 
+ON_TIME = {"eager": False, "merge_local": 0.0}
+
+
 TOPK = TopK(chunk=64, k=4, values=Identity(), index=Rice())
 
 
@@ -194,11 +197,10 @@ def test_gradients_know_nothing_of_the_fast_weights():
     ],
 )
 def test_a_sparse_codec_needs_a_feedback_that_offers_again_what_was_not_sent(feedback, told):
-    lines = warnings(method=toy.sgd(), compress=TOPK, feedback=feedback, schedule=EveryH(sync_every=3))
+    parts = {"method": toy.sgd(), "feedback": feedback, "schedule": EveryH(sync_every=3)} | ON_TIME
+    lines = warnings(compress=TOPK, **parts)
     assert bool(lines) == told and all("set feedback=ef" in line for line in lines)
-    assert not warnings(
-        method=toy.sgd(), compress=Uniform(bits=4, chunk=256), feedback=feedback, schedule=EveryH(sync_every=3)
-    )
+    assert not warnings(compress=Uniform(bits=4, chunk=256), **parts)
 
 
 def test_the_command_line_sees_the_aggregate():
@@ -211,13 +213,13 @@ def test_the_command_line_sees_the_aggregate():
 # --- what was wrong where parts meet ---
 
 
-def test_averaging_in_fragments_one_of_which_leaves_before_another_has_landed():
-    """H = 5, two fragments, offsets 2 and 5, two steps late: fragment 0 leaves after step 7, as fragment 1 lands."""
+def test_averaging_in_fragments():
+    """H = 6, two fragments, offsets 3 and 6, two steps late: they land after steps 5, 8, 11 and 14."""
 
     def work(exchange):
         net = toy.model(seed=exchange.rank)
-        loop = toy.outer(net, exchange, method=Average(), schedule=Streaming(sync_every=5, fragments=2, delay=2))
-        return [report.round.fragment for _ in range(12) for report in loop.after_inner_step(1)], loop.slow
+        loop = toy.outer(net, exchange, method=Average(), schedule=Streaming(sync_every=6, fragments=2, delay=2))
+        return [report.round.fragment for _ in range(14) for report in loop.after_inner_step(1)], loop.slow
 
     (first, one), (_, other) = toy.run_workers(2, work)
     assert first == [0, 1, 0, 1] and same_tensors(one, other)
@@ -257,7 +259,7 @@ def samples_of(schedule, **parts):
 
 def test_samples_are_those_of_the_fragment():
     """A fragment stands for all steps since it left last, whatever other fragments do meanwhile, by hand."""
-    told = samples_of(Streaming(sync_every=5, fragments=2, delay=2))
+    told = samples_of(Streaming(sync_every=5, fragments=2, delay=1))
     assert told[:4] == [(0, 0, 2), (0, 1, 5), (1, 0, 5), (1, 1, 5)] and {n for *_, n in told[1:]} == {5}
 
 
@@ -299,6 +301,27 @@ def test_gossip_needs_a_method_for_unequal_replicas():
     with pytest.raises(UserError, match="set method=noloco"):
         toy.outer(toy.model(), GOSSIP)
     toy.outer(toy.model(), GOSSIP, method=NOLOCO, compress=Cast(dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "warns"),
+    [
+        ({}, True),
+        ({"merge_local": "carry"}, False),
+        ({"merge_local": 0.5}, False),
+        ({"eager": True, "schedule": EveryH(sync_every=3, delay=3)}, False),
+        ({"schedule": EveryH(sync_every=3)}, False),
+    ],
+)
+def test_inner_steps_that_a_landing_discards_are_warned_of(parts, warns):
+    lines = joined(**{"schedule": EveryH(sync_every=3, delay=2)} | parts).warnings
+    assert bool(lines) == warns and all("schedule.delay=2 and merge_local=0.0" in line for line in lines)
+
+
+def test_gossip_momentum_is_not_that_of_an_optimizer():
+    """Its option is method.alpha."""
+    method = NoLoCo(alpha=0.9, beta=0.7, gamma=None, consensus="outside")
+    assert not toy.outer(toy.model(), GOSSIP, method=method).warnings
 
 
 def test_doubtful_settings_are_told():

@@ -1,5 +1,6 @@
 """Gossip: random groups, the mean of all replicas is kept, their spread shrinks as predicted, one model comes out."""
 
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,6 +17,8 @@ from outerloop.methods.noloco import NoLoCo
 from outerloop.replica.island import run_inline
 from outerloop.types import Contribution, Round, UserError
 from tests.support import toy
+
+NAN = float("nan")
 
 
 def workers(size, group=2, seed=0):
@@ -95,11 +98,26 @@ def test_the_spread_shrinks_as_predicted(size, gamma):
     assert sum(factors) / len(factors) == pytest.approx(predicted, rel=0.05)
 
 
+@pytest.mark.parametrize("consensus", ["inside", "outside"])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        *(({"alpha": alpha}, "must be 0 or more, and below 1: set method.alpha=0.5") for alpha in (1.5, -3.0, 1, NAN)),
+        *(({"beta": beta}, "must be above 0, and finite: set method.beta=0.7") for beta in (-0.7, 0, math.inf, NAN)),
+    ],
+)
+def test_momentum_or_learning_rate_out_of_range_is_refused(settings, said, consensus):
+    with pytest.raises(UserError, match=said):
+        NoLoCo(**{"alpha": 0.5, "beta": 0.7, "gamma": 0.7, "consensus": consensus} | settings)
+
+
 def test_settings_that_drift_apart_are_refused_with_the_inequality_and_really_do():
     with pytest.raises(UserError, match=r"0 < gamma < 2 \(1 - alpha\^2\) = 0\.38"):
         NoLoCo(alpha=0.9, beta=0.7, gamma=0.7, consensus="inside")
     with pytest.raises(UserError, match="0 < gamma < 2 is required: set"):
         NoLoCo(alpha=0.5, beta=0.7, gamma=2.0, consensus="outside")
+    with pytest.raises(UserError, match=r"set method\.gamma=0\.75$"):  # outside refuses it too
+        NoLoCo(alpha=0.5, beta=0.7, gamma=3.0, consensus="inside")
     with pytest.raises(UserError, match="inside, outside"):
         NoLoCo(alpha=0.5, beta=0.7, gamma=0.7, consensus="beside")
 

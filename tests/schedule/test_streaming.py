@@ -79,6 +79,13 @@ def test_streaming_steps_by_hand():
     assert schedule.inner_steps(2) == 13
 
 
+def test_nothing_launches_as_the_last_round_lands():
+    """H 5, P 2: fragment 0 leaves at 2 and 7, so with a delay of 2 it would leave again at step 5 + 2."""
+    schedule = Streaming(sync_every=5, fragments=2, delay=1)
+    assert [schedule.due(step).launch for step in (5, 6, 7)] == [(Round(0, 1),), (), (Round(1, 0),)]
+    assert schedule.inner_steps(1) == 6
+
+
 def test_bucketed_equals_whole():
     """One round of two fragments that leave at the same state moves what one whole round moves."""
 
@@ -99,8 +106,11 @@ def test_bucketed_equals_whole():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Streaming(sync_every=6, fragments=2, delay=3), "below sync_every / fragments = 3"),
-        (lambda: Streaming(sync_every=2, fragments=3, delay=0), "fragments=3 must be 1 .. sync_every=2"),
+        (lambda: Streaming(sync_every=6, fragments=2, delay=3), "below sync_every // fragments = 3"),
+        (lambda: Streaming(sync_every=5, fragments=2, delay=2), "below sync_every // fragments = 2"),
+        (lambda: Streaming(sync_every=2, fragments=3, delay=0), "sync_every=2: set schedule.fragments=2$"),
+        (lambda: Streaming(sync_every=1, fragments=2, delay=0), "sync_every=1: set schedule.fragments=1$"),
+        (lambda: Streaming(sync_every=0, fragments=1, delay=0), "sync_every=0 must be at least 1"),
         (lambda: Streaming(sync_every=30, fragments=7, delay=0).fragment(0, NAMES), "more than the model's 5 layers"),
     ],
 )

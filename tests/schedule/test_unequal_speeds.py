@@ -109,7 +109,7 @@ def test_seconds_must_be_positive(seconds):
 
 
 def test_a_gradient_method_is_refused_and_momentum_is_not_doubted():
-    parts = {"compress": toy.Identity(), "feedback": toy.NoFeedback()}
+    parts = {"compress": toy.Identity(), "feedback": toy.NoFeedback(), "eager": False, "merge_local": 0.0}
     schedule = EverySeconds(seconds=60.0, sync_every=1)
     assert not warnings(method=toy.sgd(momentum=0.9), schedule=schedule, **parts)
     with pytest.raises(UserError, match=r"every single step: set schedule=every_h schedule\.sync_every=1"):

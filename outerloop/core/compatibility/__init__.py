@@ -54,7 +54,15 @@ TRIED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
 """Maps each property that a part may require, but that no part declares, to the trial that determines it."""
 
 
-def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
+def warnings(
+    *,
+    method: OuterMethod,
+    compress: Compressor,
+    feedback: Feedback,
+    schedule: Schedule,
+    eager: bool,
+    merge_local: float | str,
+) -> list[str]:
     """Return a one-line warning for each setting that is allowed but probably unintended."""
     lines = []
     if method.shared and lossiness(compress) > LOSSY and recalled(feedback) < RECALLED:
@@ -62,10 +70,16 @@ def warnings(*, method: OuterMethod, compress: Compressor, feedback: Feedback, s
             "this compressor loses much of its input, and this feedback adds too little of it to later rounds:"
             " set feedback=ef"
         )
-    if method.momentum >= 0.9 and schedule.sync_every < 100 and not schedule.step_s:
+    frequent = schedule.sync_every < 100 and not schedule.step_s
+    if frequent and method.sends == "differences" and method.momentum >= 0.9:
         lines.append(
             f"outer momentum of 0.9 or more is high for H = {schedule.sync_every} (below 100):"
             " set method.optimizer.momentum=0.6, or a larger schedule.sync_every"
+        )
+    if schedule.delay and merge_local == 0 and method.reads == "weights" and not eager:
+        lines.append(
+            f"with schedule.delay={schedule.delay} and merge_local=0.0, the inner steps between the launch and the"
+            " landing of a round are discarded: set merge_local=carry"
         )
     return lines
 
