@@ -119,7 +119,10 @@ def main(arguments: Sequence[str]) -> int:
     fleet, methods = make_fleet(options), make_methods(options)
     rows = [forecast(fleet, method) for method in methods]
     tokens = options.tokens or TOKENS_PER_PARAM * options.params
-    print_plan(rows, tokens_per_step=options.tokens_per_step, tokens=tokens, budget=make_budget(options))
+    changed = [f"--{name} {value:g}" for name in ("delay", "density") if (value := getattr(options, name)) is not None]
+    print_plan(
+        rows, tokens_per_step=options.tokens_per_step, tokens=tokens, budget=make_budget(options), changed=changed
+    )
     if options.picture:
         draw_curves(fleet, methods, options.picture)
     return 0
@@ -176,13 +179,20 @@ def make_budget(options: argparse.Namespace) -> Budget:
 def make_methods(options: argparse.Namespace) -> list[Method]:
     """Return the methods of the recipes to compare, each with every H. A recipe without rounds of H steps occurs once.
 
-    Raises UserError if a recipe, its settings or an H are invalid.
+    Recipes with more fragments than H are left out, each with a line. Raises UserError if none is left, or if a recipe,
+    its settings or an H are invalid.
     """
     methods: dict[tuple[str, int], Method] = {}
     for name, sync_every in itertools.product(chosen_recipes(options.recipe), chosen_sync_every(options.sync_every)):
         settings = recipe_settings(name, sync_every=sync_every, delay=options.delay, density=options.density)
+        steps, fragments = settings.schedule.sync_every, settings.schedule.get("fragments", 1)
+        if fragments > steps:
+            print(f"{name}, H {steps} is left out: its {fragments} fragments need an H of {fragments} or more")
+            continue
         method = plan_method(settings, params=options.params, peers=options.peers)
         methods.setdefault((name, method.sync_every), method)
+    if not methods:
+        raise UserError(f"--sync-every {options.sync_every} is too small for every chosen recipe: pass --sync-every 30")
     return list(methods.values())
 
 

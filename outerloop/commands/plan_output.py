@@ -27,10 +27,13 @@ SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 
 
-def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float, budget: Budget) -> None:
+def print_plan(
+    rows: Sequence[Forecast], *, tokens_per_step: float, tokens: float, budget: Budget, changed: Sequence[str]
+) -> None:
     """Print the tables, the recommendation and the notes.
 
-    `tokens_per_step`: tokens in one inner step of one peer. `tokens`: total tokens of all peers in the run.
+    `tokens_per_step`: tokens in one inner step of one peer. `tokens`: total tokens of all peers in the run. `changed`:
+    options that change the recipes in a way for which no losses were measured, such as "--delay 5".
     """
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     best, why = recommend(rows, budget, tokens / tokens_per_step)
@@ -39,7 +42,8 @@ def print_plan(rows: Sequence[Forecast], *, tokens_per_step: float, tokens: floa
     for table in (times_table(rows, best, tokens_per_step, tokens), memory_table(rows)):
         for part in terminal.fit_to_width(table, console.width):
             console.print(part)
-    for line in [f"→ {best.method.name}, H {best.method.sync_every}: {why}", used, *notes(rows)]:
+    measured = [f"losses were measured with each recipe's own density and delay, not with {' '.join(changed)}"]
+    for line in [f"→ {best.method.label}: {why}", used, *(measured if changed else []), *notes(rows)]:
         print_line(console, line)
 
 
@@ -121,7 +125,8 @@ def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
     fleets = [replace(fleet, peers=n) for n in sizes]
     curves = [
         Curve(
-            f"{method.name}, {method.exchange}", [(scaled.peers, forecast(scaled, method).round_s) for scaled in fleets]
+            f"{method.label}, {method.exchange}",
+            [(scaled.peers, forecast(scaled, method).round_s) for scaled in fleets],
         )
         for method in methods
     ]

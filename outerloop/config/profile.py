@@ -39,14 +39,17 @@ def recipe_settings(name: str, *, sync_every: int | None, delay: int | None, den
     """Return a recipe's settings, overridden by the arguments that apply to it. Raises UserError if they are invalid.
 
     `sync_every` and `delay` do not apply to a recipe that exchanges after every step. `delay` is reduced if necessary,
-    so that a round lands before the next launch. `density`: fraction of values that a compressor keeps in each chunk.
+    so that a round lands before the next launch. With a delay, merge_local=0.0 becomes "carry", which keeps the inner
+    steps between launch and landing. `density`: fraction of values that a compressor keeps in each chunk.
     """
     settings, overrides = load.load([f"recipe={name}"]), [f"recipe={name}"]
     if settings.schedule.sync_every > 1 and (sync_every or delay is not None):
         steps = sync_every or settings.schedule.sync_every
-        max_delay = -(-steps // settings.schedule.get("fragments", 1)) - 1
-        late = settings.schedule.delay if delay is None else delay
-        overrides += [f"schedule.sync_every={steps}", f"schedule.delay={min(late, max_delay)}"]
+        max_delay = max(0, steps // settings.schedule.get("fragments", 1) - 1)
+        late = min(settings.schedule.delay if delay is None else delay, max_delay)
+        overrides += [f"schedule.sync_every={steps}", f"schedule.delay={late}"]
+        if late and settings.merge_local == 0:
+            overrides.append("merge_local=carry")
     if density is not None:
         overrides += [
             f"compress.{path}k={max(1, round(density * chunk))}" for path, chunk in sparse_parts(settings.compress)
@@ -78,6 +81,7 @@ def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
         params=params,
         memory=memory,
         state_bytes=memory["slow weights"] + memory["outer optimizer"],
+        overrides=("merge_local=carry",) if settings.merge_local == "carry" else (),
     )
 
 

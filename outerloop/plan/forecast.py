@@ -38,7 +38,7 @@ class Forecast:
 
     rate: the result of the simulation, including failures. Its rounds exchange one fragment each.
     present: mean fraction of peers that are present during rounds.
-    overrides: configuration overrides that are needed where the default time limits are too short.
+    overrides: configuration overrides that the method needs, also where the default time limits are too short.
     """
 
     fleet: Fleet
@@ -96,7 +96,8 @@ def forecast(fleet: Fleet, method: Method) -> Forecast:
     per_s, down_s = fleet.failures_per_hour / 3600, RESTART_S + method.state_bytes / fleet.links.down
     rate = with_failures(fleet, method, without_failures, grace_s=GRACE_S + spread_s, per_s=per_s, down_s=down_s)
     present = 1.0 if waits_for_both(fleet, method) else 1 / (1 + per_s * down_s)
-    return Forecast(fleet, method, rate, present, list(needed_overrides(fleet, method, spread_s)))
+    overrides = [*method.overrides, *needed_overrides(fleet, method, spread_s)]
+    return Forecast(fleet, method, rate, present, overrides)
 
 
 def waits_for_both(fleet: Fleet, method: Method) -> bool:

@@ -108,7 +108,7 @@ def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, 
         return best, f"{best.tokens_per_s(1.0) / next_fastest:.3g} times as fast as the next method"
     if loss_of(best) == math.inf:
         return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
-    others = ", ".join(row.method.name for row in close if row is not best)
+    others = "; ".join(row.method.label for row in close if row is not best)
     return best, f"lowest measured loss (scripts/results) of those within 5 % of the fastest; others: {others}"
 
 

@@ -37,6 +37,7 @@ class Method:
     params: number of parameters in the model.
     memory: component -> bytes on the training device.
     state_bytes: size of the state that a new peer downloads.
+    overrides: configuration overrides that the delay needs.
     """
 
     name: str
@@ -48,6 +49,12 @@ class Method:
     params: float
     memory: dict[str, float]
     state_bytes: float
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return the name and H, as in "sparseloco, H 15"."""
+        return f"{self.name}, H {self.sync_every}"
 
     @property
     def interval(self) -> float:

@@ -77,7 +77,22 @@ def test_a_table_a_recommendation_and_a_picture(monkeypatch, capsys, tmp_path):
     assert re.search(r"→ sparseloco +gather +30 ", out) and re.search(r"  noloco +gossip +30 ", out)
     assert re.search(r"→ sparseloco, H 30: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
     assert "noloco needs exchange.deadline_s=" in out  # 4 GB
+    assert "losses were measured" not in out
     assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_delay_keeps_the_steps_between_launch_and_landing_and_short_h_leaves_out_fragments(monkeypatch, capsys):
+    asked = ["--recipe", "diloco,streaming_diloco", "--sync-every", "1,8", "--delay", "2", "--density", "0.01"]
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, "--up", "100gbit", *asked)
+    assert code == 0
+    assert "streaming_diloco, H 1 is left out: its 2 fragments need an H of 2 or more\n" in out
+    assert re.search(r"^diloco needs merge_local=carry", out, re.M) and "streaming_diloco needs merge" not in out
+    assert "own density and delay, not with --delay 2 --density 0.01\n" in out
+
+
+def test_no_recipe_for_so_short_an_h(monkeypatch, capsys):
+    code, _, err = plan(monkeypatch, capsys, *FLEET, *LINKS, "--recipe", "streaming_diloco", "--sync-every", "1")
+    assert code == 2 and "--sync-every 1 is too small for every chosen recipe: pass --sync-every 30" in err
 
 
 def test_several_h_within_a_budget(monkeypatch, capsys):
@@ -142,7 +157,9 @@ def test_a_requested_size_is_used_where_it_applies():
         "delay": 20,
         "early": False,
     }
+    assert settings("diloco", **asked).merge_local == "carry" and settings("diloco").merge_local == 0
     assert settings("streaming_diloco", **asked).schedule.delay == 14  # below H / 2
+    assert settings("streaming_diloco", **asked | {"sync_every": 5}).schedule.delay == 1
     assert settings("ddp", **asked).schedule.sync_every == 1
     assert settings("diloco").schedule.sync_every == 100
 
