@@ -236,6 +236,8 @@ def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
 class Recorder:
     """Collects the rows of a simulation, writes them to its run directory, and prints each evaluation.
 
+    Files are written from the first round on, so that a simulation that fails earlier can be repeated.
+
     Args:
         settings: settings of the run.
         run_dir: folder to create and write to; None: write no files.
@@ -254,8 +256,6 @@ class Recorder:
             if run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir())):
                 raise UserError(f"run_dir={run_dir} exists and is not empty: set run_dir= to a new folder")
             run_dir.mkdir(parents=True, exist_ok=True)
-            write_atomically(run_dir / "config.yaml", OmegaConf.to_yaml(settings, resolve=True).encode())
-            self.file = Jsonl(run_dir / "metrics.jsonl", earlier=[])
 
     def record(self, event: Event) -> None:
         """Add the row of an event and, if it completes an evaluation, a "validation" row.
@@ -265,10 +265,17 @@ class Recorder:
         for row in (event, *self.merge.add(event)):
             row["wall_s"] = round(time.monotonic() - self.start_s, 3)
             self.rows.append(row)
-            if self.file:
-                self.file.write(row)
+            self.store(row)
             if self.progress and row["event"] == "validation":
                 self.print_validation(row)
+
+    def store(self, row: Row) -> None:
+        """Write a row to the run directory, if any. The first round creates the files, with all rows so far."""
+        if self.file:
+            self.file.write(row)
+        elif self.run_dir is not None and row["event"] == "round":
+            write_atomically(self.run_dir / "config.yaml", OmegaConf.to_yaml(self.settings, resolve=True).encode())
+            self.file = Jsonl(self.run_dir / "metrics.jsonl", earlier=self.rows)
 
     def print_validation(self, row: Row) -> None:
         """Print one line for an evaluation."""

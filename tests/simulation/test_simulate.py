@@ -159,6 +159,28 @@ def test_an_error_of_the_users_functions_is_raised_as_it_is():
         outerloop.simulate(toy.model, Drawn, broken, workers=2, steps=30, progress=False)
 
 
+def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path):
+    """The corrected call takes the same folder."""
+    wrong = {"schedule.delay": 3, "schedule.sync_every": 3}  # needs eager=true
+    for options, error in (({}, ZeroDivisionError), (wrong, outerloop.UserError)):
+        with pytest.raises(error):
+            outerloop.simulate(
+                toy.model,
+                Drawn,
+                lambda model, batch: 1 / 0,
+                recipe="diloco",
+                workers=1,
+                steps=6,
+                options={"schedule.sync_every": 3} | options,
+                run_dir=tmp_path,
+                progress=False,
+            )
+        assert not list(tmp_path.iterdir())
+    simulate(workers=1, steps=3, sync_every=3, run_dir=tmp_path)
+    events = [json.loads(line)["event"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert "ready" in events and events[-1] == "done" and (tmp_path / "config.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
