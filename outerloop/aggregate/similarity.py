@@ -35,7 +35,7 @@ def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
     for sent in fragment:
         sums = sums_of(sent)
         numerator, denominator = numerator + sums[0], denominator + sums[1]
-    return numerator / denominator if denominator else None
+    return min(1.0, numerator / denominator) if denominator else None  # rounding may lead to slightly more than 1
 
 
 def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ are the largest and are dropped. Rotated payloads (compress/rotated.py) are dens
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from torch import Tensor
 
@@ -44,9 +45,10 @@ class TrimmedMean:
     def __init__(self, *, trim: float) -> None:
         if not 0 <= trim < 0.5:
             raise UserError(
-                f"trimmed_mean trim={trim} must be at least 0 and below 0.5 (0.25 tolerates 1/4 of the peers)"
+                f"aggregate.trim={trim} must be at least 0 and below 0.5: set aggregate.trim=0.25, which tolerates"
+                " wrong values of a quarter of the peers"
             )
-        self.trim = trim
+        self.trim = Fraction(str(trim))  # exact: 0.29 of 100 peers is 29, but the rounded product is below 29
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the coordinate-wise trimmed mean of P tensors of the same shape."""

@@ -30,7 +30,7 @@ from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
-from outerloop.state.part_states import unwrap_parts
+from outerloop.state.part_states import load_part, unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.types import Capabilities, Round, UserError
@@ -260,11 +260,11 @@ def make_schedule(config: DictConfig, saved_outer: Callable[[], dict[str, Any] |
     """Return the configured schedule. If it is adaptive, restore its state from the saved state of an outer loop.
 
     `saved_outer` returns that saved state, or None if the run starts from scratch. It is called only for adaptive
-    schedules.
+    schedules. Raises UserError if the saved state does not fit the schedule.
     """
     schedule = make(config.schedule)
     if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
-        schedule.load_state_dict(unwrap_parts(state)["schedule"])
+        load_part("schedule", schedule, unwrap_parts(state).get("schedule", {}))
     return schedule
 
 

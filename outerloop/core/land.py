@@ -126,7 +126,7 @@ class RoundLander:
         never become smaller.
         """
         self.pipeline.discard(flight.update)
-        self.launcher.waiting[flight.round.fragment] -= flight.samples
+        self.launcher.waiting[flight.round.fragment] -= self.launcher.samples_of(flight.round)
 
     def observe(self, flight: InFlight, verified: VerifiedRound) -> str:
         """Let the adaptive parts observe a landed round. Return a note on what changed, or "" if nothing did."""

@@ -7,11 +7,12 @@ DeMo uses reads = "gradients", H = 1, error feedback with β = 0.999, and top-k 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 from outerloop.methods.outer_optimizer import Differences
-from outerloop.types import Tensors
+from outerloop.types import Tensors, UserError
 
 
 class Sign(Differences):
@@ -24,7 +25,7 @@ class Sign(Differences):
         lr_factor: round (from 0) -> factor for η; None keeps η constant.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients".
+        UserError: if `reads` is neither "weights" nor "gradients", or if the learning rate is out of range.
     """
 
     momentum = 0.0
@@ -39,6 +40,8 @@ class Sign(Differences):
         lr_factor: Callable[[int], float] | None = None,
     ) -> None:
         super().__init__(reads)
+        if not 0 <= lr < math.inf:
+            raise UserError(f"method.lr={lr} must be 0 or more, and finite: set method.lr=0.001")
         self.lr, self.weight_decay, self.lr_factor = lr, weight_decay, lr_factor
         self.rounds: dict[str, int] = {}
 
@@ -49,9 +52,10 @@ class Sign(Differences):
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """Take one sign step on the parameters in `mean`."""
         for name, m in mean.items():
-            lr = self.lr * (self.lr_factor(self.rounds[name]) if self.lr_factor else 1.0)
+            rounds = self.rounds.get(name, 0)  # a received state may lack parameters
+            lr = self.lr * (self.lr_factor(rounds) if self.lr_factor else 1.0)
             slow[name].mul_(1 - lr * self.weight_decay).sub_(m.sign().to(slow[name].dtype) * lr)
-            self.rounds[name] += 1
+            self.rounds[name] = rounds + 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of rounds of each parameter, by name."""

@@ -26,6 +26,11 @@ def test_by_hand():
     assert of(0.4, [1.0], [5.0], [9.0], [7.0], [-3.0]) == [5.0], "two of five at each end: the median"
 
 
+def test_the_dropped_share_is_not_rounded():
+    """In floating point, 0.29 · 100 is below 29, so one outlier would be left. The mean of 29, 30, ..., 70 is 49.5."""
+    assert of(0.29, *[[1000.0]] * 29, *([float(i)] for i in range(71))) == [49.5]
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 0, 2), (2, 3, 5)])
 def test_shape_stays_and_the_input_too(shape):
     sent = [torch.randn(shape) for _ in range(4)]
@@ -57,9 +62,11 @@ def test_trimming_all_but_the_middle_is_the_median():
     assert torch.equal(TrimmedMean(trim=0.49)(sent, [1] * 7, []), Median()(sent, [1] * 7, []))
 
 
-@pytest.mark.parametrize("trim", [-0.1, 0.5, 1.0])
+@pytest.mark.parametrize("trim", [-0.1, 0.5, 1.0, float("nan")])
 def test_bad_fractions_are_refused(trim):
-    with pytest.raises(UserError, match=f"trim={trim} must be at least 0 and below"):
+    with pytest.raises(
+        UserError, match=f"aggregate.trim={trim} must be at least 0 and below 0.5: set aggregate.trim=0.25"
+    ):
         TrimmedMean(trim=trim)
 
 

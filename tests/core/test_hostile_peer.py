@@ -19,6 +19,7 @@ from outerloop.exchange.inprocess import InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.none import NoFeedback
+from outerloop.schedule.every_h import EveryH
 from outerloop.types import Contribution, Round
 from tests.support import forged_payloads, toy, toy_pipelines
 
@@ -197,6 +198,22 @@ def test_a_refused_peer_begins_again_from_the_slow_weights(merge_local):
     *honest, hostile = toy.run_workers(3, work)
     assert hostile == (0, 1, 0, False, True, False)
     assert honest == [(0, 1, 0, merge_local > 0, True, True)] * 2
+
+
+def test_a_refused_peer_is_not_credited_for_its_steps_since_the_launch():
+    """It discards them. The others keep theirs: one step of four samples."""
+
+    def work(exchange):
+        late = {"schedule": EveryH(sync_every=3, delay=1), "merge_local": "carry"}
+        loop, reports = train(exchange, HOSTILE["hundred times"], rounds=FROM, **late)
+        inner = torch.optim.SGD(loop.model.parameters(), lr=0.2)
+        for step in range(4):
+            step_of(loop.model, inner, exchange.rank, step)
+            reports += loop.after_inner_step(4)
+        return len(reports[-1].refused), loop.samples
+
+    *honest, hostile = toy.run_workers(3, work)
+    assert hostile == (1, 0) and honest == [(1, 4)] * 2
 
 
 def norm_of(tensors):

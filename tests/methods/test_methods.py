@@ -126,6 +126,20 @@ def test_sign_takes_a_step_of_the_scheduled_rate():
     assert slow["w"].tolist() == [-3.0] and method.state_dict() == {"rounds": {"w": 2}}
 
 
+@pytest.mark.parametrize("lr", [-0.1, float("inf"), float("nan")])
+def test_sign_refuses_a_learning_rate_out_of_range(lr):
+    with pytest.raises(UserError, match=f"^method.lr={lr} must be 0 or more, and finite: set method.lr=0.001"):
+        Sign(lr=lr)
+
+
+def test_sign_counts_a_parameter_that_a_received_state_lacks_from_zero():
+    method, slow = Sign(lr=1.0, lr_factor=lambda round: round + 1.0), {"w": torch.zeros(1), "b": torch.zeros(1)}
+    method.init(slow)
+    method.load_state_dict({"rounds": {"w": 4}})
+    method.update(slow, {"w": torch.ones(1), "b": torch.ones(1)}, {})
+    assert [x.item() for x in slow.values()] == [-5.0, -1.0] and method.state_dict() == {"rounds": {"w": 5, "b": 1}}
+
+
 def test_sign_decays_weights_by_the_scheduled_rate():
     """The rate is 1/2, so a weight of 1 with a mean of 0 becomes 1 - 1/2 · 1/2."""
     method, slow = Sign(lr=1.0, weight_decay=0.5, lr_factor=lambda round: 0.5), {"w": torch.ones(1)}

@@ -50,6 +50,11 @@ def test_agreement_by_hand(sent, expected):
     )
 
 
+@pytest.mark.parametrize("value", [1.0, 1e-45])
+def test_agreement_is_at_most_one_despite_rounding(value):
+    assert agreement([[torch.full((8,), value)] * 3]) == 1.0
+
+
 def test_dense_agreement_is_that_of_gradient_diversity_over_all_tensors():
     one, other = [torch.randn(3, 50) for _ in range(4)], [torch.randn(4, 7) + 1 for _ in range(4)]
     flat = [torch.cat([a.flatten(), b.flatten()]).double() for a, b in zip(one, other, strict=True)]
@@ -207,6 +212,13 @@ def test_a_restart_takes_the_same_h():
     assert whole[0][1]["schedule"] == resumed[0][1]["schedule"] != half[0][1]["schedule"]
     fresh = build.make_schedule(SETTINGS, lambda: half[0][1])
     assert build.next_launch(fresh, 13) == Round(2) and fresh.sync_every == 6
+
+
+@pytest.mark.parametrize("schedule", [{"sync_every": 3, "landed": 1, "left_after": 9}, {}])
+def test_a_saved_h_outside_the_limits_is_one_line(schedule):
+    """sync_min is 5; an earlier schedule without a state is refused too."""
+    with pytest.raises(UserError, match="the saved state of schedule does not fit the schedule of this run"):
+        build.make_schedule(SETTINGS, lambda: {"schedule": schedule})
 
 
 SETTINGS = load.compose_config(["schedule=adaptive"])
