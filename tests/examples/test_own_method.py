@@ -1,6 +1,8 @@
 """The parts of examples/own_method are parts like any other: found by name from outside, exact, and they train."""
 
 import json
+import math
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +27,21 @@ def parts(monkeypatch):
     from ternary_adagrad.ternary import Ternary
 
     return Ternary, Adagrad
+
+
+@pytest.mark.parametrize(("title", "cls"), [("mine", "Half"), ("sparse", "TopQuarter")])
+def test_the_compressors_of_the_tutorial_send_and_accept_finite_values_only(title, cls):
+    """Values beyond the range of float16 are sent as its largest."""
+    text = (FOLDER.parents[1] / "docs/tutorials/own-method.md").read_text()
+    scope = {}
+    exec(re.search(rf'```python title="{title}\.py"\n(.*?)```', text, re.DOTALL)[1], scope)
+    codec, x = scope[cls](), torch.tensor([1e6, 1.0, -1e6, 2.0])
+    sent = codec.encode(x, NOW)
+    assert codec.decode(sent, x.shape, NOW).isfinite().all()
+    for name, part in sent.items():
+        if part.is_floating_point():
+            with pytest.raises(ValueError, match="expected finite values"):
+                codec.decode(sent | {name: part * math.inf}, x.shape, NOW)
 
 
 def test_the_command_of_the_readme_trains(parts, tmp_path, monkeypatch):
