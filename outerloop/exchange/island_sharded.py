@@ -249,9 +249,14 @@ def bundle(blobs: Sequence[bytes]) -> bytes:
 
 
 def parts_of(content: bytes, lanes: int) -> Blobs:
-    """Unpack a bundle into one blob per lane. Raises ValueError if `content` is not a bundle of `lanes` blobs."""
+    """Unpack a bundle into one blob per lane. Raises ValueError if `content` is not a bundle of `lanes` blobs.
+
+    The sizes are checked first, because decoding a larger tree could need much more memory than its bytes.
+    """
     if lanes == 1:
         return [content]
+    if len(canonical.header(content)) > OVERHEAD_BYTES or canonical.tree_size(content) > OVERHEAD_BYTES:
+        raise ValueError(f"the bytes add more than {OVERHEAD_BYTES:,} bytes to the blobs of {lanes} lanes")
     blobs = canonical.unpack(content)
     if not isinstance(blobs, list) or len(blobs) != lanes or not all(is_bytes(x) for x in blobs):
         raise ValueError(f"not a bundle of {lanes} lanes")

@@ -173,6 +173,14 @@ def test_each_lane_gets_its_part_and_all_are_at_one_point(tmp_path):
     assert process_group.together(LANES, lane_of_three, tmp_path) == [True] * LANES
 
 
+@pytest.mark.parametrize("more", [[[]] * 30_000, [torch.zeros(0)] * 2_000], ids=["lists", "tensors"])
+def test_a_bundle_that_needs_much_more_memory_than_its_bytes_is_refused_before_it_is_decoded(more, monkeypatch):
+    content = canonical.pack([*canonical.unpack(bundle(OTHERS)), *more])
+    monkeypatch.setattr(canonical, "unpack", lambda _: pytest.fail("it was decoded"))
+    with pytest.raises(ValueError, match="more than 65,536 bytes"):
+        parts_of(content, LANES)
+
+
 def test_equal_blobs_make_equal_bundles_and_one_blob_is_its_own():
     assert bundle(OTHERS) == bundle(list(OTHERS)) and parts_of(bundle(OTHERS), LANES) == OTHERS
     assert bundle([b"alone"]) == b"alone" and parts_of(b"alone", 1) == [b"alone"]
