@@ -140,6 +140,11 @@ def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None
     """Check that the data provides at least one validation window per process. Raises UserError if not."""
     seq_len = config.inner.seq_len
     windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
+    if config.eval.sequences < processes:
+        raise UserError(
+            f"eval.sequences={config.eval.sequences} validation windows are too few, because each of {processes}"
+            f" processes needs one: set eval.sequences={processes}"
+        )
     if windows < processes:
         raise UserError(
             f"the validation text has {windows} windows of inner.seq_len={seq_len}, but each of {processes} processes"

@@ -387,6 +387,8 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
         part_checks.check_parts(settings)
     assert "\n" not in str(mistake.value)
     part_checks.check_parts(load.load([*options, "workers=2", "inner.seq_len=85"]))
+    with pytest.raises(UserError, match=r"each of 6 processes needs one: set eval\.sequences=6"):
+        part_checks.check_parts(load.load([*options, "workers=2", "inner.seq_len=85", "eval.sequences=5"]))
 
 
 def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
