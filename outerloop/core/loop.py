@@ -29,7 +29,7 @@ This order guarantees three properties:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outerloop import wire
 from outerloop.core.land import RoundLander
@@ -42,7 +42,11 @@ from outerloop.types import Round, RoundFailed, StateTransferRequired
 
 
 class RoundLoop:
-    """Runs the rounds of one replica between its inner steps. The attribute `inner_step` is the position in the run.
+    """Runs the rounds of one replica between its inner steps.
+
+    Attributes:
+        inner_step: the position in the run.
+        may_extend: called if an inner step counts as several: returns whether one more may be counted after a step.
 
     Args:
         scheduler: determines which rounds are due.
@@ -59,6 +63,7 @@ class RoundLoop:
         self.clock = StepClock(scheduler.schedule.step_s)
         self.island, self.exchange, self.timeout_s = launcher.island, launcher.exchange, timeout_s
         self.inner_step = 0
+        self.may_extend: Callable[[int], bool] = lambda _: True
         self.reports: list[RoundReport] = []
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
@@ -79,8 +84,15 @@ class RoundLoop:
         return self.reports
 
     def advance(self) -> None:
-        """Advance by the steps that `StepClock` has counted, but stop after a step at which a round lands or fails."""
-        for _ in range(self.clock.passed()):
+        """Advance by the steps that `StepClock` has counted, but stop after a step at which a round lands or fails.
+
+        If `may_extend` refuses a step, the next call counts it.
+        """
+        steps = self.clock.passed()
+        for counted in range(steps):
+            if counted and not self.may_extend(self.inner_step):
+                self.clock.put_back(steps - counted)
+                break
             self.inner_step += 1
             self.run_due()
             if self.reports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
@@ -305,6 +305,13 @@ class OuterLoop:
         """Replace the model's weights inside the block, and its buffers by their last means if they are averaged."""
         with self.island.temporary_weights(weights), self.buffers.temporary_means():
             yield
+
+    def limit_steps(self, may_extend: Callable[[int], bool]) -> None:
+        """Call `may_extend` with the number of inner steps before one step counts as more than one.
+
+        If it returns False, the next inner step counts the rest. Only schedules that count time have such steps.
+        """
+        self.loop.may_extend = may_extend
 
     def observe_landings(self, observer: Observer) -> None:
         """Call `observer` with each verified round and its messages, before the slow weights change."""

@@ -107,6 +107,11 @@ class StepClock:
         self.since_s += steps * self.step_s
         return steps
 
+    def put_back(self, steps: int) -> None:
+        """Carry over steps that `passed` has returned: the next call returns them again."""
+        assert self.since_s is not None, "the first call of `passed` has set it"
+        self.since_s -= steps * self.step_s
+
     def restart(self) -> None:
         """Restart the clock. Call this when a round lands, which happens on all peers at about the same time."""
         self.since_s = time.monotonic()

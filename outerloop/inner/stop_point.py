@@ -33,6 +33,18 @@ class StopPoint:
             self.begun = done + 1
             return self.target is None or done < self.target
 
+    def extend_step(self, done: int) -> bool:
+        """Return whether a step that counts as several inner steps may count one more after `done` of them.
+
+        After `request` it may not, so that the worker does not pass a target that is not known yet. Once the target is
+        set, it stops there.
+        """
+        with self.changed:
+            if self.requested:
+                return self.target is not None and done != self.target
+            self.begun = done + 1
+            return True
+
     def request(self) -> int:
         """Ask the worker to wait before its next inner step. Return the number of inner steps that it has begun."""
         with self.changed:

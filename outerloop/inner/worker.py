@@ -64,6 +64,7 @@ class Worker:
         self.stop_point, self.sampler, self.export = stop_point or StopPoint(), sampler, export
         self.settings, self.trainer, self.outer, self.exchange = settings, trainer, outer, exchange
         self.emit_event, self.check_stop = emit, check_stop
+        outer.limit_steps(self.stop_point.extend_step)
         self.ranks = trainer.ranks
         self.lanes = trainer.ranks if outer.island.is_sharded else ALONE
         self.totals = RunTotals(exchange, self.lanes)

@@ -12,6 +12,7 @@ from outerloop.config import load
 from outerloop.core import round_scheduler
 from outerloop.core.compatibility import warnings
 from outerloop.core.round_scheduler import StepClock
+from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher.train import train
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.every_seconds import EverySeconds
@@ -87,6 +88,24 @@ def test_a_round_lands_its_delay_later(clock):
     schedule = EverySeconds(seconds=2.0, sync_every=4, delay=1)
     [(landed, *_)] = toy.run_workers(1, lambda e: rounds_of(e, clock, step_s=0.25, schedule=schedule))
     assert [step for _, step, _ in landed] == [1 + 10, 1 + 10 + 8]
+
+
+def test_an_inner_step_that_counts_as_several_stops_where_the_other_workers_stop(clock):
+    """Counted steps of .5 s. While no target is known, none is added; the time that is left is counted later."""
+    loop, point = toy.outer(toy.model(), toy.alone(), schedule=EverySeconds(seconds=20.0, sync_every=40)), StopPoint()
+    loop.limit_steps(point.extend_step)
+
+    def count(seconds):
+        clock(seconds)
+        loop.after_inner_step(1)
+        return loop.inner_step
+
+    assert point.begin_step(0) and count(1.0) == 0
+    assert point.begin_step(0) and count(1.5) == point.begun == 3
+    assert point.begin_step(3) and point.request() == 4 and count(3.0) == 4
+    point.set_target(6)
+    assert point.begin_step(4) and count(0.0) == 6
+    assert not point.begin_step(6) and count(0.0) == 9, "with a round in flight, training continues"
 
 
 def test_own_numbers_of_inner_steps_weigh_by_samples(clock):
