@@ -81,6 +81,7 @@ class Worker:
         self.commit = ""
         self.consecutive_failures = 0
         self.save_pending = False
+        self.saved_step: int | None = None
         self.divergence = ""
 
     @property
@@ -218,6 +219,8 @@ class Worker:
     def save_at_stop_point(self) -> None:
         """Save this worker's state and raise Stopped, if the run is interrupted and its stop point is reached.
 
+        If the state of this step is already saved, it is not saved again.
+
         If different rounds may have landed on different workers by that step, continue to the next step at which this
         is impossible: no round is in flight, or a round has just landed on all workers.
         """
@@ -225,7 +228,8 @@ class Worker:
             return
         schedule = self.outer.schedule
         if schedule.due(self.step).land or not (schedule.early or self.outer.in_flight):
-            self.save()
+            if self.step != self.saved_step:  # an abort would damage a checkpoint that is already sealed
+                self.save()
             self.outer.island.run_on_followers("leave")
             raise Stopped("the run was interrupted")
 
@@ -269,6 +273,7 @@ class Worker:
             worker=self.settings.index,
             slow_hash=f"{self.outer.slow_hash:016x}",
         )
+        self.saved_step = self.step
         self.emit("saved")
 
     def resume(self, step: int) -> None:

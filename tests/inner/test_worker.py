@@ -10,7 +10,7 @@ from outerloop.inner import worker as worker_module
 from outerloop.inner.trainer import StepReport
 from outerloop.launcher.run_worker import run_once
 from outerloop.launcher.validation_merge import ValidationMerge
-from outerloop.types import ReplicasDiverged, RoundFailed, UserError
+from outerloop.types import ReplicasDiverged, RoundFailed, Stopped, UserError
 from tests.support import toy
 from tests.support.toy_workers import PLAN, outcomes, report, worker_of
 
@@ -188,6 +188,23 @@ def test_a_worker_that_differs_from_the_others_is_saved_before_it_stops():
         with pytest.raises(ReplicasDiverged):
             worker.inner_step()
         assert events == ["saved"]
+
+    toy.run_workers(1, work)
+
+
+def test_an_interrupted_worker_keeps_a_checkpoint_of_this_step(monkeypatch):
+    """It may be sealed, and an abort while it is written again would damage it."""
+    steps = []
+    monkeypatch.setattr(worker_module, "save", lambda *_, step, **__: steps.append(step))
+
+    def work(exchange):
+        worker = worker_of(exchange)
+        worker.stop_point.request()
+        worker.stop_point.set_target(0)
+        for _ in range(2):
+            with pytest.raises(Stopped):
+                worker.save_at_stop_point()
+        assert steps == [0]
 
     toy.run_workers(1, work)
 
