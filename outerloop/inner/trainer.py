@@ -110,7 +110,7 @@ class Trainer(Generic[Outer]):
         forward: Module,
         ranks: RankGroup,
     ) -> None:
-        self.model, self.stream, self.outer = model, stream, outer
+        self.model, self.stream, self.outer = model.train(), stream, outer  # from_pretrained returns eval mode
         outer.notifies_updates = True
         self.forward, self.ranks = forward, ranks
         self.params = list(outer.island.params.values())

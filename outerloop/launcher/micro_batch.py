@@ -159,7 +159,7 @@ def measure_on_gpu(config: DictConfig, corpus: Corpus, device: torch.device) -> 
 def trial_pass(config: DictConfig, corpus: Corpus, model: Module, device: torch.device) -> TrialPass:
     """Return the TrialPass that measures a model, which is on `device` already."""
     autocast = autocast_context(config.inner.precision, device)
-    return TrialPass(model, autocast, seq_len=config.inner.seq_len, vocab_size=corpus.vocab_size)
+    return TrialPass(model.train(), autocast, seq_len=config.inner.seq_len, vocab_size=corpus.vocab_size)
 
 
 def memory_by_component(config: DictConfig) -> dict[str, float]:

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from outerloop.config import load
+from outerloop.config import build, load
 from outerloop.inner.models import next_token_loss
 from outerloop.inner.trainer import pick_precision
 from outerloop.launcher import thread_pool
@@ -103,6 +103,13 @@ def test_the_gradient_is_clipped_before_the_step():
     after, _ = weights_after(trainer, 1)
     moved = sum(float((after[name] - x).norm() ** 2) for name, x in before.items()) ** 0.5
     assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_model_in_evaluation_mode_is_trained_in_training_mode(monkeypatch):
+    """`from_pretrained` returns such a model, and a worker that resumes or joins late does not evaluate first."""
+    made = build.make_model
+    monkeypatch.setattr(build, "make_model", lambda *args: made(*args).eval())
+    assert trainer_of().model.training
 
 
 def test_evaluation_leaves_no_trace():

@@ -130,6 +130,12 @@ def test_a_trial_in_the_precision_of_the_run(config):
     assert micro_batch.trial_pass(config, make(config.data), model, device).autocast is nullcontext
 
 
+def test_a_trial_in_training_mode(config):
+    """Passes in evaluation mode, in which `from_pretrained` returns a model, need less memory."""
+    model = micro_batch.make_model(config, make(config.data)).eval()
+    assert micro_batch.trial_pass(config, make(config.data), model, torch.device("cpu")).model.training
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
