@@ -9,6 +9,7 @@ leave              stops following commands
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +42,10 @@ class GatheredFollower:
     def after_inner_step(self, samples: int) -> list[Any]:
         """Return no reports, because only the leader runs rounds."""
         return []
+
+    def temporary_weights(self, weights: Tensors) -> AbstractContextManager[None]:
+        """Do nothing, because the leader replaces the weights of all ranks."""
+        return nullcontext()
 
     def evolved(self) -> dict[str, Any]:
         """Return an empty state."""

@@ -6,12 +6,13 @@ On non-leader ranks, a follower with the same interface stands in for the outer 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from outerloop.core.round import RoundReport
 from outerloop.protocols import Schedule
 from outerloop.replica.island import Island
-from outerloop.types import Round
+from outerloop.types import Round, Tensors
 
 
 class StepHooks(Protocol):
@@ -49,6 +50,10 @@ class TrainerHooks(StepHooks, Protocol):
     @property
     def last_landed(self) -> Round | None:
         """The last round that landed in this process; None before the first one, and on ranks without outer state."""
+        ...
+
+    def temporary_weights(self, weights: Tensors) -> AbstractContextManager[None]:
+        """Replace the model's weights inside the block, and its buffers by their last means if they are averaged."""
         ...
 
     def evolved(self) -> dict[str, Any]:

@@ -58,11 +58,11 @@ class TextSampler:
         All ranks of an island must call this.
         """
         assert self.tokenizer is not None
-        island = trainer.outer.island
-        trainer.outer.before_update()
+        outer = trainer.outer
+        outer.before_update()
         prompt = torch.tensor([self.tokenizer.encode(self.prompt, add_special_tokens=False)])
-        with island.temporary_weights(weights), trainer.autocast():
-            generated = island.compute(self.generate, trainer.model, prompt.to(trainer.device), seed)
+        with outer.temporary_weights(weights), trainer.autocast():
+            generated = outer.island.compute(self.generate, trainer.model, prompt.to(trainer.device), seed)
         return str(self.tokenizer.decode(generated[0]))
 
     @torch.no_grad()

@@ -188,10 +188,12 @@ class Trainer(Generic[Outer]):
     def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
         """Return the total loss in nats with `weights`, over all predicted tokens of all ranks' windows.
 
+        If buffers are averaged, their last means belong to the weights.
+
         `windows`: this rank's windows, (n, seq_len + 1), the same number on every rank.
         """
         self.outer.before_update()
-        with self.outer.island.temporary_weights(weights):
+        with self.outer.temporary_weights(weights):
             self.outer.island.run_on_followers("evaluate")
             return self.outer.island.compute(self.nats, windows, batch)
 

@@ -133,15 +133,16 @@ def scorer_of(config: DictConfig, corpus: Corpus, worker: Worker) -> PayloadScor
 
 
 def export_model(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model, unless another worker has already done so.
+    """Write the slow weights, and the last means of averaged buffers, as a Hugging Face model.
 
-    All ranks of a sharded island must call this.
+    If another worker has already done so, nothing is written. All ranks of a sharded island must call this.
     """
     is_first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
     slow = outer.island.full_tensors(outer.slow, keep=is_first)
     if not is_first:
         return
-    with run_once(run_dir / EXPORTED, f"{outer.slow_hash:016x}") as is_own:
+    outer.before_update()
+    with run_once(run_dir / EXPORTED, f"{outer.slow_hash:016x}") as is_own, outer.buffers.temporary_means():
         if is_own:
             export_hf(unsharded_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / MODEL)
 

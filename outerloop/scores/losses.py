@@ -24,7 +24,7 @@ def window_losses(trainer: Trainer[Any], weights: Tensors, windows: Tensor, *, b
         windows: (n, seq_len + 1) token ids.
         batch: number of windows per forward pass.
     """
-    with trainer.outer.island.temporary_weights(weights):
+    with trainer.outer.temporary_weights(weights):
         trainer.model.eval()
         with trainer.autocast():
             losses = [losses_of(trainer.model, part.to(trainer.device)) for part in windows.split(batch)]

@@ -4,11 +4,15 @@ import threading
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from outerloop.config import build, load
+from outerloop.config import build, instantiate, load
+from outerloop.inner.data.tokenization import byte_tokenizer
 from outerloop.inner.models import next_token_loss
+from outerloop.inner.text_sampler import TextSampler
 from outerloop.inner.trainer import pick_precision
 from outerloop.launcher import thread_pool
+from outerloop.launcher.run_worker import export_model
 from outerloop.launcher.thread_pool import ComputeThread
 from outerloop.launcher.train import train
 from tests.support.small_trainer import SMALL, trainer_of
@@ -110,6 +114,36 @@ def test_a_model_in_evaluation_mode_is_trained_in_training_mode(monkeypatch):
     made = build.make_model
     monkeypatch.setattr(build, "make_model", lambda *args: made(*args).eval())
     assert trainer_of().model.training
+
+
+class Normed(torch.nn.Module):
+    """Batch statistics between an embedding and the logits."""
+
+    def __init__(self, vocab):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Embedding(vocab, vocab), torch.nn.BatchNorm1d(vocab)
+
+    def forward(self, tokens):
+        return self.norm(self.layer(tokens).mT).mT
+
+
+def test_slow_weights_are_evaluated_sampled_and_exported_with_the_shared_means(tmp_path):
+    """A peer that the last round did not include keeps its own buffers."""
+    options = ["model=module", f"model._target_={__name__}.Normed", "+model.vocab=256", "buffers=averaged"]
+    trainer, windows = trainer_of(*options), torch.randint(0, 256, (2, 17))
+    outer, own = trainer.outer, trainer.model.norm.running_mean
+    sampler = TextSampler(every=1, prompt="The", tokens=8, window=8, tokenizer=byte_tokenizer())
+
+    def results():
+        return trainer.evaluate(windows, outer.slow, batch=2), sampler.sample(trainer, outer.slow, seed=0)
+
+    shared = results()
+    own.copy_(torch.linspace(-9, 9, 256))
+    assert results() == shared and float(own[-1]) == 9.0
+    settings = load.load([*SMALL, *options])
+    export_model(settings, instantiate.make(settings.data), outer, tmp_path)
+    exported = load_file(tmp_path / "hf" / "model.safetensors")
+    assert torch.equal(exported["norm.running_mean"], torch.zeros(256)) and float(own[-1]) == 9.0
 
 
 def test_evaluation_leaves_no_trace():
