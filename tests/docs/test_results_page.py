@@ -73,8 +73,15 @@ def test_gaps_to_data_parallel_training_are_those_of_the_records():
         assert losses == [f"{show_table.mean_loss(rows):.4f}" if rows else "" for rows in first_four]
         for name, gap in zip(("ddp_muon", "muloco", "outerloop_v1"), gaps, strict=True):
             assert gap.strip(" *") == gap_with_seeds(cases["outerloop"], cases.get(name, []))
-    longest, first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:3])
+    (cells,) = re.findall(r"^\| 600, 4, 15, with outer learning rate 1\.5, β 0\.5 \| (.*) \|$", RESULTS, re.MULTILINE)
+    cases = groups[1033344, 600, 4, 15]
+    rows = cases["outerloop feedback.beta=0.5 method.optimizer.lr=1.5"]
+    shown = [cell.strip(" *") for cell in cells.split("|")[2:]]
+    gaps = [gap_with_seeds(rows, cases[name]) for name in ("ddp_muon", "muloco", "outerloop_v1")]
+    assert shown == [f"{show_table.mean_loss(rows):.4f}", *gaps]
     text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"with method.optimizer.lr=1.5 feedback.beta=0.5 | 600 | {gaps[0].split(' (')[0].lstrip('+')} |" in text
+    longest, first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:3])
     for steps, gap in (("20,190", f"{longest} (one seed)"), ("3,000", first), ("600", second)):
         assert f"| recipe=outerloop, Muon | {steps} | {gap} |" in text
 
