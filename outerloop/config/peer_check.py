@@ -8,7 +8,7 @@ from typing import Any
 
 from outerloop.config.option_mapping import OUTER
 from outerloop.config.options.setting_differences import Settings, describe_difference
-from outerloop.core.initial_state import Standing, begin_alike, leave_out
+from outerloop.core.initial_state import Standing, begin_alike, join_late, leave_out
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import late_joiner
 from outerloop.types import Contribution, printable
@@ -26,7 +26,7 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
     lockstep, as in swarm gossip, nothing is compared. Raises UserError if the peers cannot start together.
     """
     if late_joiner(outer.exchange):
-        outer.find_others()
+        join_late(outer)
     elif outer.exchange.info.lockstep:
         own = {
             "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},

@@ -31,9 +31,9 @@ from typing import Any, Self
 
 from outerloop import wire
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.exchange_protocols import hand_over
+from outerloop.exchange_protocols import decided, hand_over
 from outerloop.kernels import arithmetic_platform as hardware
-from outerloop.types import Contribution, StateHandoff, UserError, printable
+from outerloop.types import Contribution, StateHandoff, StateTransferRequired, UserError, printable
 
 MOST_BYTES = 1 << 16
 """Maximum size, in bytes, of a peer's message about its position in the run."""
@@ -85,6 +85,18 @@ class Standing:
         return {name: value for name, value in asdict(self).items() if name != "frozen" or value}
 
 
+def join_late(outer: OuterLoop) -> None:
+    """Load the other peers' state if this peer joins late and can no longer land the rounds that it missed.
+
+    Call this before the first inner step.
+    """
+    outer.all_gather.count = 2  # the other peers already took part in two all-gathers when they started
+    try:
+        decided(outer.exchange, outer.next_round)
+    except StateTransferRequired as transfer:
+        outer.loop.take_over(*transfer.state(outer.shared_state.max_bytes))
+
+
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
     """Exchange positions in the run with all peers. Return peer -> position, or None if its message is malformed.
 
@@ -124,14 +136,14 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     alike = outer.exchange.info.agrees and (own.step == 0 or outer.shared)
     reasons = {peer: difference(own, one, peer, slow=alike) for peer, one in standings.items()}
     leave_out(outer, reasons, tell)
-    outer.all_gathers += 1
+    number = outer.all_gather.next_number()
     there = {peer: one for peer, one in standings.items() if one is not None and not reasons[peer]}
     wanted, holders = most_held({peer: one.slow for peer, one in there.items()})
     others = sorted(there.keys() - holders) if alike else []
     if others:
         tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
     givers, state = sorted(there.keys() - others), outer.shared_state
-    way = StateHandoff(outer.all_gathers, givers, others, state.max_bytes, outer.timeout_s)
+    way = StateHandoff(number, givers, others, state.max_bytes, outer.timeout_s)
     content = hand_over(outer.exchange, way, state.serialize)
     if content:
         outer.island.compute(outer.shared_state.restore, content)

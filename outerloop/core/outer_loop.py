@@ -13,13 +13,13 @@ from torch.nn import Module
 from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.screen import screen_of
 from outerloop.core import compatibility
+from outerloop.core.all_gathers import AllGathers
 from outerloop.core.build_loop import build_loop
 from outerloop.core.codec import UpdateCodec
 from outerloop.core.contributions import ContributionLedger
 from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
 from outerloop.core.state.outer_state import OuterState
-from outerloop.exchange_protocols import decided, meeting
 from outerloop.protocols import (
     AdaptiveSchedule,
     Aggregate,
@@ -37,7 +37,7 @@ from outerloop.replica.sharding import unwrap
 from outerloop.replica.state_size import momentum_share, residual_share
 from outerloop.replica.weights import Replica
 from outerloop.state.part_states import wrap_parts
-from outerloop.types import Contribution, Round, StateTransferRequired, Tensors, UserError
+from outerloop.types import Round, Tensors, UserError
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -68,6 +68,7 @@ class OuterLoop:
 
     Attributes:
         slow: the slow weights by parameter name.
+        all_gather: exchanges bytes with all peers outside of rounds.
         shared: whether the slow weights are equal on all peers.
         warnings: one line for each setting that is allowed but probably unintended.
         recipe: name of the recipe from which the parts were built, or "" without a recipe.
@@ -160,7 +161,7 @@ class OuterLoop:
         )
         self.launcher, self.verifier = self.loop.launcher, self.loop.lander.verifier
         self.pipeline, self.shared_state = self.launcher.pipeline, self.loop.lander.shared_state
-        self.all_gathers = 0
+        self.all_gather = AllGathers(exchange, before=self.launcher.wait, timeout_s=timeout_s)
         self.state = OuterState(
             self.loop,
             {
@@ -316,26 +317,6 @@ class OuterLoop:
     def observe_landings(self, observer: Observer) -> None:
         """Call `observer` with each verified round and its messages, before the slow weights change."""
         self.loop.lander.observers.append(observer)
-
-    def find_others(self) -> None:
-        """Load the other peers' state if this peer joins late and can no longer land the rounds that it missed.
-
-        Call this before the first inner step.
-        """
-        self.all_gathers = 2  # the other peers already took part in two all-gathers when they started
-        try:
-            decided(self.exchange, self.next_round)
-        except StateTransferRequired as transfer:
-            self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
-
-    def all_gather(self, blob: bytes) -> list[Contribution]:
-        """Send bytes to all peers, and return the bytes of all peers, including this one.
-
-        All peers must call this the same number of times. Raises RoundFailed if the all-gather fails.
-        """
-        self.launcher.wait()
-        self.all_gathers += 1
-        return meeting(self.exchange).all_gather(blob, self.all_gathers, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the result of `evolved`, in a form that torch.save and torch.distributed.checkpoint store in full.

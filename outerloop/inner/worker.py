@@ -13,7 +13,7 @@ from torch import Tensor
 from outerloop import rng
 from outerloop.core.contributor_rows import contributors, to_maps
 from outerloop.core.final_check import ending_of
-from outerloop.core.initial_state import begin_alike, meet
+from outerloop.core.initial_state import begin_alike, join_late, meet
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
@@ -97,7 +97,7 @@ class Worker:
         """
         first_step = self.step
         if late_joiner(self.exchange):
-            self.outer.find_others()
+            join_late(self.outer)
             self.emit_downloaded_state()
         else:
             self.agree_on_start()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from outerloop.core.initial_state import join_late
 from outerloop.core.round import RoundReport
 from outerloop.exchange.swarm_gather import SwarmGather
 from tests.support import toy
@@ -51,7 +52,7 @@ def train(exchange: SwarmGather) -> None:
     net = toy.model()
     outer = toy.outer(net, exchange, h=1)
     if exchange.late_joiner:
-        outer.find_others()
+        join_late(outer)
     while True:
         time.sleep(INNER_S)
         with torch.no_grad():
