@@ -192,7 +192,9 @@ def make_methods(options: argparse.Namespace) -> list[Method]:
         method = plan_method(settings, params=options.params, peers=options.peers)
         methods.setdefault((name, method.sync_every), method)
     if not methods:
-        raise UserError(f"--sync-every {options.sync_every} is too small for every chosen recipe: pass --sync-every 30")
+        raise UserError(
+            f"--sync-every {options.sync_every} is too small for all chosen recipes: pass --sync-every 30 or more"
+        )
     return list(methods.values())
 
 

@@ -42,7 +42,7 @@ def print_plan(
     for table in (times_table(rows, best, tokens_per_step, tokens), memory_table(rows)):
         for part in terminal.fit_to_width(table, console.width):
             console.print(part)
-    measured = [f"losses were measured with each recipe's own density and delay, not with {' '.join(changed)}"]
+    measured = [f"the losses were measured with each recipe's own density and delay, without {' '.join(changed)}"]
     for line in [f"→ {best.method.label}: {why}", used, *(measured if changed else []), *notes(rows)]:
         print_line(console, line)
 

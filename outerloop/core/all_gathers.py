@@ -10,7 +10,7 @@ from outerloop.types import Contribution
 
 
 class AllGathers:
-    """All-gathers of one peer, numbered from 1. The call with number n receives what other peers send with number n.
+    """One peer's sequence of all-gather calls. Its n-th call receives what other peers send in their own n-th calls.
 
     Args:
         exchange: sends the bytes.

@@ -308,9 +308,10 @@ class OuterLoop:
             yield
 
     def limit_steps(self, may_extend: Callable[[int], bool]) -> None:
-        """Call `may_extend` with the number of inner steps before one step counts as more than one.
+        """Set the function that decides whether a step that already counts as an inner step may count as another one.
 
-        If it returns False, the next inner step counts the rest. Only schedules that count time have such steps.
+        It gets the number of inner steps counted so far. If it returns False, the remaining counts move to the next
+        step. Only schedules that count time call it.
         """
         self.loop.may_extend = may_extend
 

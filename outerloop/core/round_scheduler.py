@@ -108,7 +108,7 @@ class StepClock:
         return steps
 
     def put_back(self, steps: int) -> None:
-        """Carry over steps that `passed` has returned: the next call returns them again."""
+        """Put back steps that `passed` returned, so that its next call returns them again."""
         assert self.since_s is not None, "the first call of `passed` has set it"
         self.since_s -= steps * self.step_s
 

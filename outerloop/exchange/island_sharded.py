@@ -256,7 +256,9 @@ def parts_of(content: bytes, lanes: int) -> Blobs:
     if lanes == 1:
         return [content]
     if len(canonical.header(content)) > OVERHEAD_BYTES or canonical.tree_size(content) > OVERHEAD_BYTES:
-        raise ValueError(f"the bytes add more than {OVERHEAD_BYTES:,} bytes to the blobs of {lanes} lanes")
+        raise ValueError(
+            f"the bundle adds more than {OVERHEAD_BYTES:,} bytes in total to the blobs of its {lanes} lanes"
+        )
     blobs = canonical.unpack(content)
     if not isinstance(blobs, list) or len(blobs) != lanes or not all(is_bytes(x) for x in blobs):
         raise ValueError(f"not a bundle of {lanes} lanes")

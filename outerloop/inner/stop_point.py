@@ -34,10 +34,10 @@ class StopPoint:
             return self.target is None or done < self.target
 
     def extend_step(self, done: int) -> bool:
-        """Return whether a step that counts as several inner steps may count one more after `done` of them.
+        """Return whether a step that counts as several inner steps may count one more after `done`, the count so far.
 
-        After `request` it may not, so that the worker does not pass a target that is not known yet. Once the target is
-        set, it stops there.
+        Not between `request` and `set_target`, because the worker could pass a target that it does not know yet; and
+        not at the target.
         """
         with self.changed:
             if self.requested:

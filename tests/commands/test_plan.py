@@ -87,12 +87,12 @@ def test_delay_keeps_the_steps_between_launch_and_landing_and_short_h_leaves_out
     assert code == 0
     assert "streaming_diloco, H 1 is left out: its 2 fragments need an H of 2 or more\n" in out
     assert re.search(r"^diloco needs merge_local=carry", out, re.M) and "streaming_diloco needs merge" not in out
-    assert "own density and delay, not with --delay 2 --density 0.01\n" in out
+    assert "own density and delay, without --delay 2 --density 0.01\n" in out
 
 
 def test_no_recipe_for_so_short_an_h(monkeypatch, capsys):
     code, _, err = plan(monkeypatch, capsys, *FLEET, *LINKS, "--recipe", "streaming_diloco", "--sync-every", "1")
-    assert code == 2 and "--sync-every 1 is too small for every chosen recipe: pass --sync-every 30" in err
+    assert code == 2 and "--sync-every 1 is too small for all chosen recipes: pass --sync-every 30 or more" in err
 
 
 def test_several_h_within_a_budget(monkeypatch, capsys):
