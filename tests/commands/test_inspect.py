@@ -123,7 +123,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(how, tmp_path, monkeypatch, caps
     assert code == 2 and not out and err.count("\n") == 1 and "is not a complete payload" in err
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(draw=st.randoms(use_true_random=True), codec=st.sampled_from(payload_checks.CODECS))
 def test_a_hostile_file_is_shown_or_refused(draw, codec):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):

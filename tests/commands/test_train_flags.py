@@ -11,7 +11,7 @@ from outerloop.commands import main, train
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.compose import complete
-from outerloop.config.options.search_path import ENVIRONMENT, choices_in, config_dir
+from outerloop.config.options.search_path import ENVIRONMENT, choices_in, config_dir, packages_with_configs
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.launcher import multirun
 from outerloop.launcher.train import train as run
@@ -167,7 +167,10 @@ def test_other_packages_bring_parts_by_an_entry_point(folder, monkeypatch):
     (folder / "other_package-1.dist-info/entry_points.txt").write_text(entry)
     (folder / "other_package/configs/recipe").rename(folder / "other_package/recipe")
     monkeypatch.syspath_prepend(folder)
+    packages_with_configs.cache_clear()
     assert load.load(["recipe=in_more"]).schedule.sync_every == 7
+    monkeypatch.undo()
+    packages_with_configs.cache_clear()
 
 
 def test_a_job_of_a_sweep_records_the_path_of_a_file(folder):

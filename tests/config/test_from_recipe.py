@@ -306,6 +306,7 @@ add.outer.close()
 """
 
 
+@pytest.mark.slow  # in the default suite: the own loop of tests/examples/test_scripts.py
 def test_two_processes_meet_over_the_network(tmp_path):
     """The second process is given the option that the first one prints, and both end with equal slow weights."""
     script = tmp_path / "script.py"

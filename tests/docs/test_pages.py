@@ -194,8 +194,13 @@ def runs(block: Block) -> bool:
     return bool(is_code and not block.reason and not INCLUDED.match(block.text))
 
 
+def as_case(page: Path) -> Any:
+    """The page of the sweep is slow: it starts many processes."""
+    return pytest.param(page, marks=[pytest.mark.slow] if page.name == "sweep.md" else [])
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks_of(page)))], ids=name_of)
+@pytest.mark.parametrize("page", [as_case(page) for page in PAGES if any(map(runs, blocks_of(page)))], ids=name_of)
 def test_the_commands_and_snippets_of_a_page_run_in_order(page, session):
     for block in filter(runs, blocks_of(page)):
         session.read(block)

@@ -130,7 +130,11 @@ class IsKilled(TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    ("when", "step"), [({"save_strategy": "steps", "save_steps": 3}, 6), ({"save_strategy": "epoch"}, 9)]
+    ("when", "step"),
+    [
+        ({"save_strategy": "steps", "save_steps": 3}, 6),
+        pytest.param({"save_strategy": "epoch"}, 9, marks=pytest.mark.slow),
+    ],
 )
 def test_the_only_checkpoint_holds_the_outer_loop_whenever_the_process_is_killed(when, step, tmp_path):
     trainer = trainer_of(tmp_path, save_total_limit=1, **when)
@@ -151,6 +155,7 @@ class IsKilledInEvaluation(TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_it_evaluates_resumes_from_the_checkpoint_before(tmp_path):
     """The Trainer evaluates before it saves."""
     steps = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}

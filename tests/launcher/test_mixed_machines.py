@@ -54,6 +54,7 @@ def start(folder, vectors, threads, *options):
 
 
 @needs_avx2
+@pytest.mark.slow  # in the default suite in processes of one kind: tests/core/test_initial_state.py
 def test_two_kinds_of_machines_draw_different_weights_and_hold_one_model_from_the_first_step_on(tmp_path):
     peers = [start(tmp_path / "a", "default", 1)]
     try:

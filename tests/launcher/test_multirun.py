@@ -49,6 +49,7 @@ def check_told(folder, code, said):
     assert told.endswith(dead.why)
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_is_told_and_listed(tmp_path, capsys):
     (tmp_path / "text.md").write_bytes(b"the quick brown fox. " * 4000)
     check_told(tmp_path, *sweep(tmp_path, "data=text", "data.files=text.md,nofile"))

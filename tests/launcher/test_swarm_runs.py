@@ -33,6 +33,7 @@ def training(process: subprocess.Popen[str], run_dir: Path) -> set[int]:
     return pids
 
 
+@pytest.mark.slow  # in the default suite: that a killed worker does not stop the others, and tests/exchange
 def test_three_workers_train_and_agree(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "workers=3", "rounds=3")
     said, _ = process.communicate()

@@ -124,6 +124,7 @@ def has_round(file):
     return any(json.loads(line)["event"] == "round" for line in lines)
 
 
+@pytest.mark.slow
 def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_written(tmp_path, store):
     where = f"run_dir={tmp_path}/run"
     first, second = as_ranks(store, ["recipe=sparseloco", where], ["recipe=sparseloco", "schedule.sync_every=9", where])

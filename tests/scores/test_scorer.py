@@ -101,6 +101,7 @@ def trained_on(trainer, windows, *, steps):
     return delta
 
 
+@pytest.mark.slow
 def test_only_who_trains_on_its_own_windows_gains(letters):
     """With dense payloads, which contain all that a peer has learned."""
     trainer, scorer, events = scorer_of("recipe=diloco", letters)

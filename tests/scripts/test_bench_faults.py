@@ -116,7 +116,12 @@ asyncio.run(one.offer(0, b"12345678" + bytes(4)))
 
 @pytest.mark.parametrize(
     ("how", "offered_and_given"),
-    [("", "12 3800 6162"), ("corrupt", "12 3800 0000"), ("garbled", "12 38ff 6162"), ("oversized", "21 3800 6162")],
+    [
+        ("", "12 3800 6162"),
+        ("corrupt", "12 3800 0000"),
+        pytest.param("garbled", "12 38ff 6162", marks=pytest.mark.slow),
+        pytest.param("oversized", "21 3800 6162", marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_misbehaves_as_it_is_told(tmp_path, how, offered_and_given):
     """In a Python that is started as a worker is: what it offers (bytes, two of them), and what it gives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,8 +36,14 @@ def user_folders() -> list[Path]:
         if not folder.is_dir():
             raise UserError(f"{ENVIRONMENT}={folder} is not a folder: set it to a folder with recipe/mine.yaml")
     local = [LOCAL] if LOCAL.is_dir() else []
-    packages = [package_folder(entry.value) for entry in entry_points(group=ENTRY_POINTS)]
+    packages = [package_folder(name) for name in packages_with_configs()]
     return [folder.absolute() for folder in [*local, *listed, *packages]]
+
+
+@cache
+def packages_with_configs() -> list[str]:
+    """Return the names of the installed packages that provide yaml files."""
+    return [entry.value for entry in entry_points(group=ENTRY_POINTS)]
 
 
 def package_folder(name: str) -> Path:
