@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.swarm.gather.settings import GatherSettings
+from outerloop.swarm.transfer.uploads import ContentSource
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s
 
@@ -27,7 +27,7 @@ class MemoryDisk(dict[str, bytes]):
     def read(self, name: str) -> bytes:
         return self[name]
 
-    async def write(self, name: str, content: bytes) -> None:
+    async def write(self, name: str, content: bytes | memoryview) -> None:
         await asyncio.sleep(0.005)
         self[name] = bytes(content)
 
@@ -38,7 +38,7 @@ class MemoryDisk(dict[str, bytes]):
 class Corrupt:
     """What a peer gives that holds other bytes than it thinks."""
 
-    def __init__(self, store: RoundStore) -> None:
+    def __init__(self, store: ContentSource) -> None:
         self._store = store
 
     def get(self, sha: bytes) -> bytes | None:
@@ -60,7 +60,7 @@ class Node:
         self.network, self.name, self.id = network, name, name.partition("-")[2]
         self.names = {one.partition("-")[2]: one for one in names}
         self.rules, self.inner_s, self.disk = rules, inner_s, MemoryDisk()
-        self.landed: dict[int, list[tuple[str, bytes]]] = {}
+        self.landed: dict[int, list[tuple[str, bytes | memoryview]]] = {}
         self.landed_s: dict[int, float] = {}
         self.error: Exception | None = None
         self.life = self.first = 0
@@ -143,7 +143,7 @@ class Swarm:
             "quorum": "majority", "min_peers": None, "min_fraction": 0.0, "grace_s": 3.0, "deadline_s": 60.0,
             "absent_rounds": 2,
         }  # fmt: skip
-        of = GatherSettings(peers=len(letters), **{**rules, **options})  # type: ignore[arg-type]
+        of = GatherSettings(peers=len(letters), **{**rules, **options})
         names = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
         speeds = inner_s or {}
         self.nodes = {

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class _Jump(selectors.DefaultSelector):  # type: ignore[misc, valid-type]  (a class chosen at run time)
+class _Jump(selectors.DefaultSelector):  # a class chosen at run time
     """A selector that, where others would sleep, moves the clock."""
 
     now_s = 0.0
@@ -38,9 +38,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jump.now_s
 
-    def run_in_executor(self, executor: Any, work: Callable[..., T], *of: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         done = self.create_future()
-        done.set_result(work(*of))
+        done.set_result(func(*args))
         return done
 
     def _keep(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
