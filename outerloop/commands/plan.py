@@ -116,7 +116,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError if an option is invalid or a probe fails."""
     options = parser().parse_args(arguments)
     check(options)
-    fleet, methods = make_fleet(options), make_methods(options)
+    fleet, (methods, left_out) = make_fleet(options), make_methods(options)
+    for line in left_out:
+        print(line)
     rows = [forecast(fleet, method) for method in methods]
     tokens = options.tokens or TOKENS_PER_PARAM * options.params
     changed = [f"--{name} {value:g}" for name in ("delay", "density") if (value := getattr(options, name)) is not None]
@@ -176,18 +178,21 @@ def make_budget(options: argparse.Namespace) -> Budget:
     return Budget(math.inf if options.hours is None else options.hours, sent_bytes)
 
 
-def make_methods(options: argparse.Namespace) -> list[Method]:
-    """Return the methods of the recipes to compare, each with every H. A recipe without rounds of H steps occurs once.
+def make_methods(options: argparse.Namespace) -> tuple[list[Method], list[str]]:
+    """Return the methods of the recipes to compare, each with every H, and a line for each one that is left out.
 
-    Recipes with more fragments than H are left out, each with a line. Raises UserError if none is left, or if a recipe,
-    its settings or an H are invalid.
+    A recipe without rounds of H steps occurs once. Recipes with more fragments than H are left out. Raises UserError if
+    none is left, or if a recipe, its settings or an H are invalid.
     """
     methods: dict[tuple[str, int], Method] = {}
+    left_out = []
     for name, sync_every in itertools.product(chosen_recipes(options.recipe), chosen_sync_every(options.sync_every)):
         settings = recipe_settings(name, sync_every=sync_every, delay=options.delay, density=options.density)
         steps, fragments = settings.schedule.sync_every, settings.schedule.get("fragments", 1)
         if fragments > steps:
-            print(f"{name}, H {steps} is left out: its {fragments} fragments need an H of {fragments} or more")
+            left_out.append(
+                f"{name}, H {steps} is left out: its {fragments} fragments need an H of {fragments} or more"
+            )
             continue
         method = plan_method(settings, params=options.params, peers=options.peers)
         methods.setdefault((name, method.sync_every), method)
@@ -195,7 +200,7 @@ def make_methods(options: argparse.Namespace) -> list[Method]:
         raise UserError(
             f"--sync-every {options.sync_every} is too small for all chosen recipes: pass --sync-every 30 or more"
         )
-    return list(methods.values())
+    return list(methods.values()), left_out
 
 
 def chosen_sync_every(text: str | None) -> list[int] | list[None]:

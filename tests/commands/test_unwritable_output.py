@@ -51,7 +51,7 @@ def test_a_closed_stream_is_no_error(closed: str) -> None:
     assert run(closed, "options", "sync") == (0, "", "")
 
 
-@pytest.mark.parametrize("arguments", [["options"], PLAN])
+@pytest.mark.parametrize("arguments", [["options"], pytest.param(PLAN, marks=pytest.mark.slow)])
 def test_a_reader_that_has_ended_gives_exit_code_141(arguments: list[str]) -> None:
     """Also for the tables that rich prints, whose own exit code would be 1."""
     command = [sys.executable, "-m", "outerloop", *arguments]

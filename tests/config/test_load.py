@@ -177,3 +177,19 @@ def test_a_mistake_in_the_file_of_a_new_part_is_not_dropped(tmp_path, monkeypatc
     config = load.load(["recipe=outerloop_v1", "feedback=half.yaml"])
     with pytest.raises(UserError, match="unexpected keyword argument 'bta'"):
         instantiate.make(config.feedback)
+
+
+def test_a_cached_composition_is_not_changed_by_its_reader():
+    one = load.compose_config(["recipe=diloco"])
+    one.seed = one.seed + 1
+    other = load.compose_config(["recipe=diloco"])
+    assert other is not one and other.seed == one.seed - 1
+
+
+def test_a_file_of_ones_own_that_has_changed_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf/recipe").mkdir(parents=True)
+    for every in (7, 8):
+        text = f"# @package _global_\ndefaults:\n  - sparseloco\nrecipe: mine\nschedule:\n  sync_every: {every}\n"
+        (tmp_path / "conf/recipe/mine.yaml").write_text(text)
+        assert load.load(["recipe=mine"]).schedule.sync_every == every

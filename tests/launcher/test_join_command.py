@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,30 +31,46 @@ def left(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=SAVE_S + 60)[0]
 
 
-@pytest.mark.timeout(600)
-def test_a_machine_joins_leaves_and_comes_back_with_one_line(tmp_path: Path) -> None:
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address of a run with one machine, which ends after the test."""
     first = start(tmp_path / "a", *RUN, "threads=1")
-    joined: list[subprocess.Popen[str]] = []
     try:
-        address = invitation(first).partition("[")[2].rstrip("]")
-        joined.append(joining(address, tmp_path / "b"))
-        assert eventually(lambda: joined[0].poll() is not None or len(rounds_with_two(tmp_path / "b")) > 1, limit_s=260)
-        said = left(joined[0])
-        assert joined[0].returncode == 130, said
-        assert "Traceback" not in (tmp_path / "b/workers/0/log.txt").read_text()
-        assert "summer: 1 peer" in said and "model        nano" in said, said
-        assert "of 4 sequences per forward and backward pass (inner.micro_batch=auto)" in said, said
-        done = max(rounds_with_two(tmp_path / "b"))
-        joined.append(joining(address, tmp_path / "b"))
-        assert eventually(
-            lambda: joined[1].poll() is not None or max(rounds_with_two(tmp_path / "b")) > done, limit_s=260
-        )
-        said = left(joined[1])
-        assert joined[1].returncode == 130 and "resuming after inner step" in said, said
+        yield invitation(first).partition("[")[2].rstrip("]")
     finally:
-        for process in [first, *joined]:
-            process.kill()  # at once: alone, the first machine would wait for the other to return
-            process.communicate()
+        first.kill()  # at once: alone, it would wait for the other machine to return
+        first.communicate()
+
+
+def join_and_leave(address: str, run_dir: Path, *, after: int) -> str:
+    """Join, leave after a round that is later than `after` and includes both, and return what the machine printed."""
+    process = joining(address, run_dir)
+    try:
+        assert eventually(
+            lambda: process.poll() is not None or max(rounds_with_two(run_dir), default=0) > after, limit_s=260
+        )
+        said = left(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130, said
+    return said
+
+
+@pytest.mark.timeout(600)
+def test_a_machine_joins_and_leaves_with_one_line(address: str, tmp_path: Path) -> None:
+    said = join_and_leave(address, tmp_path / "b", after=0)
+    assert "Traceback" not in (tmp_path / "b/workers/0/log.txt").read_text()
+    assert "summer: 1 peer" in said and "model        nano" in said, said
+    assert "of 4 sequences per forward and backward pass (inner.micro_batch=auto)" in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_machine_comes_back_with_the_same_line(address: str, tmp_path: Path) -> None:
+    join_and_leave(address, tmp_path / "b", after=0)
+    said = join_and_leave(address, tmp_path / "b", after=max(rounds_with_two(tmp_path / "b")))
+    assert "resuming after inner step" in said, said
 
 
 @pytest.mark.slow
