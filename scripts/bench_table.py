@@ -41,6 +41,7 @@ from typing import Any
 from bench_recipes import chosen_from, numbers
 from benchmark_records import check_divisible, check_options, read_records, write_records
 from fast_mean import FastMean
+from omegaconf import DictConfig
 from show_table import ALONE, EVERY_STEP, FAST_MEAN, TUNED
 from table_cases import CASES
 
@@ -106,13 +107,13 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
         "wall_s": summary["wall_s"],
         "platform": described(),
-        "text": text_of(options),
+        "text": text_of(config),
     }
 
 
-def text_of(options: Sequence[str]) -> str:
+def text_of(config: DictConfig) -> str:
     """Return the first half of the hash of the text, 32 hexadecimal digits. data=stdlib differs between Pythons."""
-    return str(make(load.load(options).data).fingerprint)[:32]
+    return str(make(config.data).fingerprint)[:32]
 
 
 def bits_per_round(run: Run, summary: dict[str, Any]) -> float:
@@ -131,7 +132,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         self.args, self.pool, self.lock = args, pool, threading.Lock()
         self.rows = read_records(args.json, list[Row]())
-        text = {"text": text_of(args.options)}
+        text = {"text": text_of(load.load([*CASES[args.cases[0]].overrides, *args.options]))}
         for row in self.rows:
             check_options(row, text, what=f"{args.json}: a record of {row['case']}")
 

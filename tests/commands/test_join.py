@@ -159,6 +159,20 @@ def test_a_dataset_that_would_be_a_folder_of_this_machine_is_refused(
         overrides(of_hub)
 
 
+@pytest.mark.parametrize("path", ["text", "json", "imdb"])
+def test_a_dataset_that_may_be_a_file_format_needs_the_files_that_are_to_be_read(
+    path: str, manifest: RunManifest
+) -> None:
+    """Otherwise `datasets` would read all text files below the current folder."""
+    of_files = replace(manifest, options={**manifest.options, "data": "hf", "data.path": path})
+    with pytest.raises(UserError, match=rf"'{path}' has no account in its name.*add data\.data_files="):
+        overrides(of_files)
+    assert "data.data_files=[/a.txt]" in overrides(of_files, "data.data_files=[/a.txt]")
+    split = replace(of_files, options={**of_files.options, "data.val_split": "train"})
+    with pytest.raises(UserError, match=r"add data\.val_files="):
+        overrides(split, "data.data_files=[/a.txt]")
+
+
 @pytest.mark.parametrize("run", ["../../home", "/tmp/x", "${oc.env:HOME}", "..", "x'y"])
 def test_the_name_of_a_run_is_no_path_and_no_reference(run: str, manifest: RunManifest) -> None:
     with pytest.raises(UserError, match=r"sets 'exchange\.run'"):

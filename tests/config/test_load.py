@@ -192,4 +192,6 @@ def test_a_file_of_ones_own_that_has_changed_is_read_again(tmp_path, monkeypatch
     for every in (7, 8):
         text = f"# @package _global_\ndefaults:\n  - sparseloco\nrecipe: mine\nschedule:\n  sync_every: {every}\n"
         (tmp_path / "conf/recipe/mine.yaml").write_text(text)
+        (tmp_path / "own.yaml").write_text(text)
         assert load.load(["recipe=mine"]).schedule.sync_every == every
+        assert load.load(["recipe=./own.yaml"]).schedule.sync_every == every

@@ -217,3 +217,19 @@ def test_validation_files_among_the_training_files_are_left_out(tmp_path: Path) 
     assert not apart.notes and apart.data_files == files[:2]
     read = [take(stream_of(data, "12D3M", late=False), 150) for data in (mixed, apart)]
     assert read[0] == read[1] and texts(read[0]) >= {row(0, 1)[1:10], row(1, 1)[1:10]}
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"data_files": None}, "data_files"), ({"data_files": ["a.txt"], "val_split": "train"}, "val_files")],
+)
+def test_files_of_the_current_folder_are_not_read_without_being_named(
+    options: dict[str, Any], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "letter"):
+        (tmp_path / f"{name}.txt").write_text("a line\n" * 1000)
+    data = instantiate(OmegaConf.load(CONFIG), path="text", **options)
+    with pytest.raises(UserError, match=rf"data.path=text is a file format.*set data.{option}=\[FILE,...\]"):
+        data.validation(seq_len=8, sequences=2)

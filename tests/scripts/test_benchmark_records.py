@@ -14,6 +14,8 @@ import pytest
 import simulate_liars
 from benchmark_records import read_records, write_records
 
+from outerloop.config import load
+
 RUN = {"case": "ddp", "sync_every": 1, "workers": 2, "seed": 0, "lr": 0.002, "inner_steps": 30, "val_loss": 1.0}
 RUN |= {"bits_per_param_per_round": 32.0, "sequences": 4, "options": ["threads=1"]}
 PAIR = {"pair": 0, "model": "nano", "ratio": 1.0}
@@ -173,10 +175,14 @@ def test_rows_of_the_table_are_of_one_text(tmp_path, monkeypatch, capsys):
     """data=stdlib differs between Pythons, so that losses could not be compared."""
     (tmp_path / "book.txt").write_text("a text " * 1000)
     options = ["data=text", f"data.files=[{tmp_path}/book.txt]"]
-    own = bench_table.text_of(options)
+    own = bench_table.text_of(load.load(options))
     (tmp_path / "book.txt").write_text("another text " * 1000)
-    assert own != bench_table.text_of(options) and len(own) == 32
+    other = bench_table.text_of(load.load(options))
+    assert own != other and len(own) == 32
     write_records(tmp_path / "rows.json", [{"case": "muloco", "text": own}])
     arguments = ["--runs", tmp_path, "--json", tmp_path / "rows.json", "--cases", "muloco", *options]
     said = refusal(bench_table, monkeypatch, capsys, *arguments)
-    assert f"a record of muloco was made with text {own}, but this command has {bench_table.text_of(options)}" in said
+    assert f"a record of muloco was made with text {own}, but this command has {other}" in said
+    of_the_recipe = ["--cases", "outerloop_v3", "compress.large.of.k=9", *options]  # no other recipe has the option
+    said = refusal(bench_table, monkeypatch, capsys, *arguments[:4], *of_the_recipe)
+    assert f"but this command has {other}" in said

@@ -16,6 +16,7 @@ from outerloop.config.manifest.content import RunManifest
 from outerloop.config.option_mapping import to_overrides
 from outerloop.config.options.resumed_settings import is_in
 from outerloop.config.shared_settings import CORPUS, fingerprint, shared_settings
+from outerloop.swarm.validation import quote
 from outerloop.types import UserError
 
 DATA, SCORES = "data", "scores"
@@ -72,6 +73,7 @@ def chosen_overrides(
         raise UserError(
             f"the run needs {missing[0]}, a path that each machine sets itself: add {missing[0]}=... after the address"
         )
+    refuse_own_text(shared, keys)
     checked = checked_overrides(shared)  # before the id of the run becomes part of a path
     own = {
         "workers": 1,
@@ -84,6 +86,27 @@ def chosen_overrides(
     if manifest.options.get(PRECISION) == "bfloat16":
         own[PRECISION] = "auto"
     return [*checked, *to_overrides({k: v for k, v in own.items() if k not in keys}), *typed]
+
+
+def refuse_own_text(shared: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Raise UserError if this machine would train on files in its current folder that the user did not name.
+
+    The library `datasets` reads them if data.path is the name of a file format, such as "text", and no files are given.
+    Any name without an account may be one, because its formats differ between versions.
+
+    Args:
+        shared: option -> value, from the run.
+        typed: the options that the user typed.
+    """
+    path = shared.get("data.path")
+    if path is None or "/" in str(path):
+        return
+    for key in ("data.data_files", *(["data.val_files"] if shared.get("data.val_split") is not None else [])):
+        if key not in typed:
+            raise UserError(
+                f"the run's dataset {quote(path)} has no account in its name, so it may be a file format, with which"
+                f" files of this machine would be read: add {key}=[FILE,...] after the address, or ask the run's operator"
+            )
 
 
 def load_settings(manifest: RunManifest, overrides: Sequence[str]) -> DictConfig:

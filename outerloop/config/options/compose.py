@@ -76,8 +76,16 @@ def search_path_folder(entry: str) -> Path:
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Compose train.yaml with these overrides, using hydra. Compositions of outerloop's own yaml files are cached."""
-    uses_other_files = any(SEARCH_PATH in text for text in overrides)
-    return compose_anew(tuple(overrides)) if uses_other_files else deepcopy(composed(tuple(overrides)))
+    key = tuple(overrides)
+    return compose_anew(key) if uses_other_files(overrides) else deepcopy(composed(key))
+
+
+def uses_other_files(overrides: Sequence[str]) -> bool:
+    """Return whether hydra reads yaml files other than outerloop's own for these overrides. They may change."""
+    return any(
+        override.key_or_group == SEARCH_PATH or {*values_of(override)} & {*stored_choices(override.key_or_group)}
+        for override in parse_overrides(overrides)
+    )
 
 
 @lru_cache(maxsize=128)

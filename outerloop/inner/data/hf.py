@@ -150,6 +150,9 @@ class HuggingFace:
     def _open(self, split: str, files: str | Sequence[str] | None) -> IterableDataset:
         from datasets import load_dataset
 
+        if files is None and self.path in FORMATS:  # `datasets` would read the files in the current folder
+            option = "data.data_files" if self.holds_out or self.data_files is None else "data.val_files"
+            raise UserError(f"data.path={self.path} is a file format, but no files are given: set {option}=[FILE,...]")
         paths = list(files) if files is not None and not isinstance(files, str) else files
         try:
             return load_dataset(self.path, self.name, split=split, data_files=paths, streaming=True)
