@@ -166,7 +166,8 @@ def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
     first = rows[0]
     adamw = first["inner_momentum"] is None
     case = first["case"]
-    references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", f"{case}_v1", case
+    version_1 = f"{case.partition('_v')[0]}_v1"
+    references = "ddp_adamw" if adamw else "ddp_muon", "diloco" if adamw else "muloco", version_1, case
     return [
         f"{first['lr']:g}",
         f"{first['inner_momentum'] or ''}",

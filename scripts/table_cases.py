@@ -11,6 +11,9 @@ NESTEROV = ((0.7, 0.6), (0.7, 0.9), (0.9, 0.6), (1.0, 0.3))
 not have the momentum 0.9 of recipe=diloco, which is meant for H of 100 or more: at H = 15, AdamW and learning rate
 1e-3, the loss is 2.15 with 0.9 and 1.81 with 0.6."""
 
+OUTERLOOP = (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.7, 0.8, 0.9, 0.95), (0.0125, 0.00625, 0.025)
+"""Values to try for versions 3 and 4 of recipe=outerloop, in the order of the fields of Case."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -38,7 +41,6 @@ CASES = {
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
     "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.7, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop": Case(
-        ("recipe=outerloop",), (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.7, 0.8, 0.9, 0.95), (0.0125, 0.00625, 0.025)
-    ),
+    "outerloop_v3": Case(("recipe=outerloop", "method.optimizer.lr=1", "feedback.beta=0.8"), *OUTERLOOP),
+    "outerloop": Case(("recipe=outerloop",), *OUTERLOOP),
 }

@@ -17,7 +17,7 @@ from outerloop.plan.forecast import DAY_S, Forecast
 CLOSE_FACTOR = 1.05
 LOSSES = {
     "muloco": {15: 1.431, 30: 1.475, 100: 1.606},
-    "outerloop": {15: 1.474, 30: 1.572, 100: 2.005},
+    "outerloop": {15: 1.445, 30: 1.514, 100: 1.734},
     "outerloop_v1": {15: 1.557, 30: 1.659, 100: 2.378},
     "ddp": {1: 1.598},
     "demo": {1: 1.806},

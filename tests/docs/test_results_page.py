@@ -61,29 +61,35 @@ def gap_with_seeds(rows, reference):
     return f"{text.removesuffix(' (1)')} ({pairs})" if pairs else ""
 
 
+REFERENCES = ("ddp_muon", "muloco", "outerloop_v1", "outerloop_v3")
+"""The cases to which recipe=outerloop is compared, in the order of the columns."""
+
+
+def cells_of(cases):
+    """Return the cells of a line of the page: mean losses of seeds 0 to 3, then the gaps of recipe=outerloop."""
+    first_four = [[row for row in cases[name] if row["seed"] < 4] for name in ("ddp_muon", "muloco", "outerloop")]
+    gaps = [gap_with_seeds(cases["outerloop"], cases.get(name, [])) for name in REFERENCES]
+    return [*(f"{show_table.mean_loss(rows):.4f}" for rows in first_four), *gaps]
+
+
 def test_gaps_to_data_parallel_training_are_those_of_the_records():
     groups = show_table.table(json.loads((ROOT / "scripts/results/table/rows.json").read_text()))
     lines = re.findall(r"^\| ([\d,]+), (\d), (\d+) \| (.*) \|$", RESULTS, re.MULTILINE)
-    assert len(lines) == 8
+    assert len(lines) == 7
     for steps, workers, h, cells in lines:
         cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
-        losses, gaps = [cell.strip(" *") for cell in cells.split("|")[:3]], cells.split("|")[3:]
-        names = ("ddp_muon", "muloco", "outerloop")
-        first_four = [[row for row in cases.get(name, []) if row["seed"] < 4] for name in names]
-        assert losses == [f"{show_table.mean_loss(rows):.4f}" if rows else "" for rows in first_four]
-        for name, gap in zip(("ddp_muon", "muloco", "outerloop_v1"), gaps, strict=True):
-            assert gap.strip(" *") == gap_with_seeds(cases["outerloop"], cases.get(name, []))
-    (cells,) = re.findall(r"^\| 600, 4, 15, with outer learning rate 1\.5, β 0\.5 \| (.*) \|$", RESULTS, re.MULTILINE)
-    cases = groups[1033344, 600, 4, 15]
-    rows = cases["outerloop feedback.beta=0.5 method.optimizer.lr=1.5"]
-    shown = [cell.strip(" *") for cell in cells.split("|")[2:]]
-    gaps = [gap_with_seeds(rows, cases[name]) for name in ("ddp_muon", "muloco", "outerloop_v1")]
-    assert shown == [f"{show_table.mean_loss(rows):.4f}", *gaps]
+        assert [cell.strip(" *") for cell in cells.split("|")] == cells_of(cases), (steps, workers, h)
+    lines = re.findall(r"^\| 8\.36M, ([\d,]+) \| (.*) \|$", RESULTS, re.MULTILINE)
+    assert [steps for steps, _ in lines] == ["480", "1,000"]
+    for steps, cells in lines:
+        cases = groups[8359296, int(steps.replace(",", "")), 4, 30]
+        assert [cell.strip(" *") for cell in cells.split("|")] == cells_of(cases), steps
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"with method.optimizer.lr=1.5 feedback.beta=0.5 | 600 | {gaps[0].split(' (')[0].lstrip('+')} |" in text
-    longest, first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:3])
-    for steps, gap in (("20,190", f"{longest} (one seed)"), ("3,000", first), ("600", second)):
+    first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:2])
+    for steps, gap in (("3,000", first), ("600", second)):
         assert f"| recipe=outerloop, Muon | {steps} | {gap} |" in text
+    [gap] = show_table.paired_gaps(*(groups[1033344, 20190, 4, 15][name] for name in ("outerloop_v3", "ddp_muon")))
+    assert f"| version 3 of this recipe, Muon | 20,190 | {100 * gap:.1f} % (one seed) |" in text
 
 
 def test_gaps_with_adamw_inside_are_those_of_the_records():
