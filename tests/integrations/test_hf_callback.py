@@ -280,6 +280,11 @@ def test_a_misspelled_argument_is_refused_before_training_begins():
         outerloop.HFCallback("sparseloco", sync_evry=30)
 
 
+def test_steps_are_those_of_the_trainer():
+    with pytest.raises(UserError, match=r"got steps=90, but the Trainer's max_steps sets steps: leave out steps="):
+        outerloop.HFCallback("sparseloco", steps=90)
+
+
 def test_the_run_is_left_when_the_optimizer_does_not_fit():
     model, exchange, left = toy.model(), toy.alone(), []
     exchange.abort = lambda: left.append(True)
