@@ -115,7 +115,7 @@ class HFCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Move the saved outer loop into the checkpoint, which the Trainer has now written."""
         self.save(args, state)
-        if state.is_world_process_zero:
+        if args.should_save:
             place_staged_files(Path(str(args.output_dir)), written=state.global_step)
 
     def on_push_begin(
@@ -132,7 +132,7 @@ class HFCallback(TrainerCallback):
         checkpoint with an outer loop. The file is not in the folder of the checkpoint yet, because a Trainer that is
         killed while it evaluates before it saves would leave a folder without a model, from which it later resumes.
         """
-        if state.is_world_process_zero and self.saved_step != state.global_step:
+        if args.should_save and self.saved_step != state.global_step:
             file = staged_file(args, state)
             file.parent.mkdir(parents=True, exist_ok=True)
             checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict() | self.traffic.state_dict()))

@@ -237,6 +237,23 @@ def test_samples_are_those_of_the_batch_size_that_fits(finds, batch):
     callback.abort()
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_each_process_in_which_the_trainer_writes_writes_the_outer_loop(saves, tmp_path):
+    """With save_on_each_node=True, this includes the first process of the second node."""
+    args = SimpleNamespace(
+        world_size=1, train_batch_size=8, gradient_accumulation_steps=1, auto_find_batch_size=False,
+        output_dir=tmp_path, should_save=saves,
+    )  # fmt: skip
+    state = SimpleNamespace(global_step=0, max_steps=9, is_world_process_zero=not saves)
+    callback, model = outerloop.HFCallback("diloco", exchange=toy.alone()), toy.model()
+    callback.on_train_begin(args, state, None, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    (tmp_path / "checkpoint-3").mkdir()
+    state.global_step = 3
+    callback.on_save(args, state, None)
+    assert [path.name for path in tmp_path.rglob("*.pt")] == ["outerloop.pt"] * saves
+    callback.abort()
+
+
 def test_two_peers_on_different_data_hold_one_model(tmp_path):
     def live(exchange):
         rank = exchange.rank
