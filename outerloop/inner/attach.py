@@ -48,8 +48,8 @@ class Attached:
 
     Raises:
         UserError: if `samples` is not a positive whole number, if `outer` is attached already, if the optimizer does
-            not train a parameter that would be exchanged, or if a trainable parameter was added to the model after
-            `outer` was made.
+            not call its step hooks or does not train a parameter that would be exchanged, or if a trainable parameter
+            was added to the model after `outer` was made.
     """
 
     def __init__(
@@ -131,16 +131,24 @@ attach = Attached
 def hooked_optimizer(optimizer: Any) -> Optimizer:
     """Return the optimizer whose step calls hooks: `optimizer` itself, or the optimizer that it wraps.
 
-    Accelerate's wrapper has no hooks. It steps the wrapped optimizer once all gradients are accumulated.
+    Accelerate's wrapper has no hooks. It steps the wrapped optimizer once all gradients are accumulated. Fabric's
+    wrapper shows the hooks of the wrapped optimizer as its own.
 
-    Raises UserError if neither has hooks.
+    Raises UserError if neither has hooks, or if its step does not call them: torch makes `step` call them in
+    `Optimizer.__init__`, which some wrappers do not call.
     """
-    has_hooks = hasattr(optimizer, "_optimizer_step_post_hooks")
-    hooked: Any = optimizer if has_hooks else getattr(optimizer, "optimizer", None)
+    hooks, wrapped = getattr(optimizer, "_optimizer_step_post_hooks", None), getattr(optimizer, "optimizer", None)
+    has_own = hooks is not None and hooks is not getattr(wrapped, "_optimizer_step_post_hooks", None)
+    hooked: Any = optimizer if has_own else wrapped
     if not hasattr(hooked, "register_step_post_hook"):
         raise UserError(
             f"attach takes an optimizer and an outer loop, but a {type(optimizer).__name__} is not an optimizer with"
             " step hooks: call outerloop.attach(optimizer, outer)"
+        )
+    if not getattr(type(hooked).step, "hooked", False):
+        raise UserError(
+            f"{type(hooked).__name__} does not call its step hooks: call outer.after_inner_step(samples) after each"
+            " step"
         )
     return hooked
 

@@ -115,8 +115,8 @@ class HFCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Move the saved outer loop into the checkpoint, which the Trainer has now written."""
         self.save(args, state)
-        if state.is_world_process_zero:
-            place_staged_files(Path(str(args.output_dir)))
+        if args.should_save:
+            place_staged_files(Path(str(args.output_dir)), written=state.global_step)
 
     def on_push_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -132,7 +132,7 @@ class HFCallback(TrainerCallback):
         checkpoint with an outer loop. The file is not in the folder of the checkpoint yet, because a Trainer that is
         killed while it evaluates before it saves would leave a folder without a model, from which it later resumes.
         """
-        if state.is_world_process_zero and self.saved_step != state.global_step:
+        if args.should_save and self.saved_step != state.global_step:
             file = staged_file(args, state)
             file.parent.mkdir(parents=True, exist_ok=True)
             checkpoint.write_atomically(file, checkpoint.pack(self.outer.state_dict() | self.traffic.state_dict()))
@@ -179,14 +179,16 @@ def staged_file(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"{STAGED}{state.global_step}.pt"
 
 
-def place_staged_files(folder: Path) -> None:
+def place_staged_files(folder: Path, *, written: int) -> None:
     """Move each staged file to its checkpoint, or remove it if there is no such checkpoint, or one with an outer loop.
 
-    `folder`: the Trainer's output_dir.
+    `folder`: the Trainer's output_dir. `written`: step of the checkpoint that the Trainer has just written. Its staged
+    file replaces an outer loop in the checkpoint, which an earlier run in the same folder has left there.
     """
     for staged in folder.glob(f"{STAGED}*.pt"):
-        place = folder / f"checkpoint-{staged.stem.removeprefix(STAGED)}"
-        if place.is_dir() and not (place / "outerloop.pt").exists():
+        step = staged.stem.removeprefix(STAGED)
+        place = folder / f"checkpoint-{step}"
+        if place.is_dir() and (step == str(written) or not (place / "outerloop.pt").exists()):
             staged.replace(place / "outerloop.pt")
             sync_folder(place)
         else:
@@ -209,7 +211,19 @@ def saved_outer_state(args: TrainingArguments, state: TrainerState) -> dict[str,
             f"training resumes from step {state.global_step}, but {inside.parent} is of another run: set output_dir= to"
             " the folder that contains the checkpoint from which training resumes"
         )
-    return checkpoint.read(inside if inside.exists() else staged)
+    return checkpoint.read(staged if is_newer(staged, inside) else inside)
+
+
+def is_newer(staged: Path, inside: Path) -> bool:
+    """Return whether the staged file belongs to the checkpoint, instead of the file inside the checkpoint.
+
+    If both exist, the file inside is of an earlier run in the same folder, or the Trainer has not written this
+    checkpoint since it was staged: the last file that the Trainer writes is older than the staged file then.
+    """
+    if not (staged.exists() and inside.exists()):
+        return staged.exists()
+    before, then, written = (file.stat().st_mtime_ns for file in (inside, staged, inside.with_name(TRAINER_STATE_NAME)))
+    return before < then <= written
 
 
 def has_history(folder: Path, state: TrainerState) -> bool:

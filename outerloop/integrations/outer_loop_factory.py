@@ -24,8 +24,13 @@ outer loop.
 def outer_loop_factory(recipe: str, overrides: Sequence[str], arguments: RecipeArguments) -> MakeOuterLoop:
     """Return a function that calls `from_recipe` with these arguments.
 
-    Raises TypeError at once, instead of when training begins, if an argument does not exist.
+    Raises TypeError at once, instead of when training begins, if an argument does not exist, and UserError if `steps`
+    is among them.
     """
+    if "steps" in (named := dict(arguments)):
+        raise UserError(
+            f"the callback got steps={named['steps']!r}, but the Trainer's max_steps sets steps: leave out steps="
+        )
     signature(from_recipe).bind(recipe, None, *overrides, **arguments)
 
     def make(

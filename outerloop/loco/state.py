@@ -52,6 +52,12 @@ class State:
         error_bits: int = 8,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
+        if not 0 <= beta < 1:
+            raise UserError(f"beta={beta} must be at least 0 and below 1: set beta=0.8")
+        if reset_every < 1:
+            raise UserError(f"reset_every={reset_every} must be at least 1: set reset_every=1024")
+        if error_bits not in (8, 32):
+            raise UserError(f"error_bits={error_bits} is not one of 8, 32: set error_bits=8")
         self.feedback = LoCo(beta=beta, reset_every=reset_every, bits=error_bits)
         self.shapes: dict[str, list[int]] = {}
         self.process_group = process_group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 import subprocess
@@ -262,6 +263,22 @@ def test_every_marker_stands_before_a_block():
     for page in PAGES:
         marked = [block for block in blocks_of(page) if block.reason]
         assert page.read_text().count("<!-- not run") == len(marked), name_of(page)
+
+
+def test_the_tutorial_resumes_with_the_arguments_of_its_first_call():
+    """Without run_dir and initial_peers, the peers do not find each other."""
+    [resumes] = [
+        block.text for block in BLOCKS if block.page == "docs/tutorials/own-loop.md" and "state=" in block.text
+    ]
+    first = (ROOT / "examples/own_loop.py").read_text()
+    assert arguments_of_call(resumes) - {"state=saved['outer']"} == arguments_of_call(first)
+
+
+def arguments_of_call(text: str) -> set[str]:
+    """The arguments of the call of from_recipe."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    [call] = [call for call in calls if ast.unparse(call.func) == "outerloop.from_recipe"]
+    return {ast.unparse(argument) for argument in [*call.args, *call.keywords]}
 
 
 def test_names_in_snippets_that_are_not_run_exist():

@@ -1,5 +1,7 @@
 """The outer loop in training loops of several kinds: compiled, fused, parameter groups, frozen and tied parameters."""
 
+from collections import OrderedDict
+
 import numpy
 import pytest
 import torch
@@ -171,6 +173,34 @@ def test_swapped_arguments_are_named():
         UserError, match=r"OuterLoop is not an optimizer .*: call outerloop\.attach\(optimizer, outer\)"
     ):
         outerloop.attach(outer, torch.optim.SGD(outer.model.parameters()))
+
+
+class Lookahead(torch.optim.Optimizer):
+    """A wrapper that has hooks but does not call `Optimizer.__init__`, which makes `step` call them."""
+
+    def __init__(self, optimizer):
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+def test_an_optimizer_that_does_not_call_its_hooks_is_refused():
+    outer = toy.outer(toy.model(), toy.alone())
+    optimizer = Lookahead(torch.optim.SGD(outer.model.parameters()))
+    with pytest.raises(UserError, match=r"Lookahead does not call its step hooks: call outer\.after_inner_step\("):
+        outerloop.attach(optimizer, outer)
+    assert not outer.is_attached
+
+
+def test_the_optimizer_of_a_recipe_attaches():
+    model = toy.model()
+    outer = outerloop.from_recipe("muloco", model, sync_every=2, exchange=toy.alone())
+    optimizer = outerloop.recipe_optimizer("muloco", model)
+    with outerloop.attach(optimizer, outer):
+        toy.inner_step(model, optimizer, 0, 0)
+    assert outer.inner_step == 1
 
 
 @pytest.mark.parametrize("samples", [2.5, 0, -1, "2", True, torch.tensor(2)])

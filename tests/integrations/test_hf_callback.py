@@ -1,5 +1,7 @@
 """The outer loop in Hugging Face's Trainer."""
 
+import contextlib
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 import outerloop
 from outerloop.config import run_directory
 from outerloop.core.round import CHARTS
-from outerloop.integrations.hf_callback import place_staged_files
+from outerloop.integrations.hf_callback import is_newer, place_staged_files
 from outerloop.state import checkpoint
 from outerloop.types import Round, UserError
 from tests.support import toy
@@ -173,15 +175,46 @@ def test_a_run_that_is_killed_while_it_evaluates_resumes_from_the_checkpoint_bef
 
 def test_a_staged_file_is_moved_to_its_checkpoint_by_a_later_save(tmp_path):
     """The process was killed after the Trainer had written checkpoint-3, and resumed from the staged file."""
-    for step in (3, 6, 9):
+    for step in (3, 6, 9, 12):
         (tmp_path / f"_outerloop-step-{step}.pt").write_text(f"of step {step}")
     (tmp_path / "checkpoint-3").mkdir()
     (tmp_path / "checkpoint-6").mkdir()
-    (tmp_path / "checkpoint-6/outerloop.pt").write_text("was moved")
-    place_staged_files(tmp_path)
+    (tmp_path / "checkpoint-12").mkdir()
+    for step in (6, 12):
+        (tmp_path / f"checkpoint-{step}/outerloop.pt").write_text("was there")
+    place_staged_files(tmp_path, written=12)
     assert (tmp_path / "checkpoint-3/outerloop.pt").read_text() == "of step 3"
-    assert (tmp_path / "checkpoint-6/outerloop.pt").read_text() == "was moved"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-6"]
+    assert (tmp_path / "checkpoint-6/outerloop.pt").read_text() == "was there"
+    assert (tmp_path / "checkpoint-12/outerloop.pt").read_text() == "of step 12"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-12", "checkpoint-3", "checkpoint-6"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_new_run_in_the_same_folder_replaces_the_outer_loop_of_the_run_before(killed, tmp_path):
+    """`killed`: after the Trainer had written the checkpoint, before the outer loop was moved into it."""
+    options = {"save_strategy": "steps", "save_steps": 4}
+    trainer_of(tmp_path, "schedule.sync_every=2", max_steps=4, **options).train()
+    trainer = trainer_of(tmp_path, shard=1, max_steps=4, **options)
+    if killed:
+        trainer.add_callback(IsKilled(4))
+    trainer.add_callback(outerloop.HFCallback("diloco", "schedule.sync_every=2", exchange=toy.alone()))
+    with pytest.raises(KeyboardInterrupt) if killed else contextlib.nullcontext():
+        trainer.train()
+    resumed = trainer_of(tmp_path, "schedule.sync_every=2", shard=1, max_steps=5)
+    resumed.train(resume_from_checkpoint=True)
+    assert callback_of(resumed).outer.slow_hash == callback_of(trainer).outer.slow_hash
+
+
+def test_a_staged_file_without_its_checkpoint_leaves_the_outer_loop_of_the_run_before(tmp_path):
+    """A new run was killed while it evaluated: the checkpoint of this step is still that of the run before."""
+    inside, staged = tmp_path / "checkpoint-4/outerloop.pt", tmp_path / "_outerloop-step-4.pt"
+    inside.parent.mkdir()
+    for seconds, file in enumerate([inside, inside.with_name("trainer_state.json"), staged]):
+        file.touch()
+        os.utime(file, (seconds, seconds))
+    assert not is_newer(staged, inside)
+    os.utime(inside.with_name("trainer_state.json"), (3, 3))
+    assert is_newer(staged, inside)
 
 
 def test_the_outer_loop_of_another_run_is_refused(tmp_path):
@@ -201,6 +234,23 @@ def test_samples_are_those_of_the_batch_size_that_fits(finds, batch):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     callback.on_train_begin(args, state, None, model=model, optimizer=optimizer)
     assert callback.attached is not None and callback.attached.samples == batch * 3
+    callback.abort()
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_each_process_in_which_the_trainer_writes_writes_the_outer_loop(saves, tmp_path):
+    """With save_on_each_node=True, this includes the first process of the second node."""
+    args = SimpleNamespace(
+        world_size=1, train_batch_size=8, gradient_accumulation_steps=1, auto_find_batch_size=False,
+        output_dir=tmp_path, should_save=saves,
+    )  # fmt: skip
+    state = SimpleNamespace(global_step=0, max_steps=9, is_world_process_zero=not saves)
+    callback, model = outerloop.HFCallback("diloco", exchange=toy.alone()), toy.model()
+    callback.on_train_begin(args, state, None, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    (tmp_path / "checkpoint-3").mkdir()
+    state.global_step = 3
+    callback.on_save(args, state, None)
+    assert [path.name for path in tmp_path.rglob("*.pt")] == ["outerloop.pt"] * saves
     callback.abort()
 
 
@@ -245,6 +295,11 @@ def test_a_trainer_that_shards_the_model_is_refused_before_anything_is_made(kind
 def test_a_misspelled_argument_is_refused_before_training_begins():
     with pytest.raises(TypeError, match="sync_evry"):
         outerloop.HFCallback("sparseloco", sync_evry=30)
+
+
+def test_steps_are_those_of_the_trainer():
+    with pytest.raises(UserError, match=r"got steps=90, but the Trainer's max_steps sets steps: leave out steps="):
+        outerloop.HFCallback("sparseloco", steps=90)
 
 
 def test_the_run_is_left_when_the_optimizer_does_not_fit():

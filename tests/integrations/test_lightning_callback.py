@@ -96,6 +96,11 @@ def test_a_step_that_gradscaler_skips_counts_as_an_inner_step(tmp_path):
     assert [row["step"] for row in round_rows(trainer)] == ["3", "6", "9"]
 
 
+def test_steps_are_those_of_the_trainer():
+    with pytest.raises(UserError, match=r"got steps=90, but the Trainer's max_steps sets steps: leave out steps="):
+        callback_of(steps=90)
+
+
 def test_a_checkpoint_without_an_outer_loop_is_refused(tmp_path):
     fit(tmp_path, ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1))
     with pytest.raises(UserError, match=r"resumes from step 4, but .*step=4\.ckpt contains no outer loop"):

@@ -75,7 +75,11 @@ def test_an_error_of_other_gradients_is_refused():
 
 
 def test_mistakes_are_told():
-    with pytest.raises(UserError, match="reset_every=0"):
+    with pytest.raises(UserError, match=r"^reset_every=0 must be at least 1"):
         outerloop.loco.State(reset_every=0)
+    with pytest.raises(UserError, match=r"^beta=1\.5 must be at least 0 and below 1"):
+        outerloop.loco.State(beta=1.5)
+    with pytest.raises(UserError, match=r"^error_bits=16 is not one of 8, 32: set error_bits=8"):
+        outerloop.loco.State(error_bits=16)
     with pytest.raises(UserError, match=r"Linear has no FSDP2 module: call fully_shard"):
         outerloop.loco.fsdp_hook(outerloop.loco.State(), nn.Linear(2, 2))
