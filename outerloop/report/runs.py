@@ -164,7 +164,7 @@ def read(path: Path) -> Run:
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
-        why=read_died(path).get("why") or why,
+        why=str(read_died(path).get("why") or why),
         trace=trace,
     )
 
@@ -204,9 +204,12 @@ def read_settings(path: Path) -> Row:
     """
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         settings = read_died(path).get("settings")
-    return flatten(settings) if isinstance(settings, dict) else {}
+    try:
+        return flatten(settings) if isinstance(settings, dict) else {}
+    except RecursionError:
+        return {}
 
 
 def read_died(path: Path) -> Row:
@@ -218,7 +221,7 @@ def read_record(file: Path) -> Row:
     """Return the dictionary in a JSON file, or an empty one if the file is missing or damaged."""
     try:
         record = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
