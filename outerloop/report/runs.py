@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,13 @@ def find(folders: Sequence[Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
-            )
-        runs = runs_under(folder)
+        with refuse_unreadable(folder):
+            if not folder.is_dir():
+                raise UserError(
+                    f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
+                )
+            next(folder.iterdir(), None)  # os.walk would skip a folder that cannot be read
+            runs = runs_under(folder)
         if not runs:
             raise UserError(
                 f"no run in or under {folder}: a run folder contains config.yaml and metrics.jsonl, which outerloop"
@@ -100,6 +103,17 @@ def find(folders: Sequence[Path]) -> list[Path]:
         for path in runs:
             found.setdefault(path.resolve(), path)
     return list(found.values())
+
+
+@contextmanager
+def refuse_unreadable(folder: Path) -> Iterator[None]:
+    """Raise UserError instead of an OSError with which a folder cannot be read within the `with` block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read ({error.strerror or error}): correct the name, or let this user read the folder"
+        ) from error
 
 
 def runs_under(folder: Path) -> list[Path]:

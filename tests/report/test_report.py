@@ -331,11 +331,24 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path):
 def test_a_damaged_file_of_one_run_does_not_end_the_report(tmp_path, name, text):
     make_run(tmp_path / "whole", [3.0, 2.0])
     make_run(tmp_path / "damaged", [3.0, 2.0], spread=0.5)
-    with (tmp_path / "damaged" / name).open("a") as file:
+    with (tmp_path / "damaged" / name).open("a" if name == "metrics.jsonl" else "w") as file:
         file.write(text + "\n")
     found = [runs.read(path) for path in runs.find([tmp_path])]
     assert len(found) == 2 and all(isinstance(run.why, str) for run in found)
     assert all(run.validations and all(math.isnan(x) or x >= 0 for x in spreads(run)) for run in found)
+
+
+@pytest.mark.parametrize("look", ["is_dir", "exists", "iterdir"])
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch, look):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    make_run(tmp_path / "0", [3.0, 2.0])
+    (tmp_path / "0" / "metrics.jsonl").unlink()
+    (tmp_path / "0" / "config.yaml").unlink()
+    monkeypatch.setattr(runs.Path, look, refuse)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\): correct the name, or let this user"):
+        runs.find([tmp_path])
 
 
 def test_without_settings_a_run_is_still_listed(tmp_path):
