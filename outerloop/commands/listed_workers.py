@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from outerloop.config.options.saved_settings import saved_settings
-from outerloop.config.run_directory import identity_file
+from outerloop.config.run_directory import worker_keys
 from outerloop.swarm.access.admissions import Statement
 from outerloop.swarm.access.invited_peers import InvitedPeers
 from outerloop.swarm.access.register_files import folder_of, read_statements
@@ -62,7 +62,7 @@ def listed_run(run_dir: Path, *, command: str) -> ListedRun:
             " exchange.allow=[IDS] exchange.invites=true. To keep the run open and drop harmful payloads, set"
             " scores.payloads=2 exclude_accused=true"
         )
-    keys = sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}"))
+    keys = worker_keys(run_dir)
     workers = [ListedWorker(int(key.parent.name), Signatures.of(key), Folder(folder_of(key))) for key in keys]
     listed = [worker for worker in workers if worker.signatures.peer_id in allow]
     if not listed:

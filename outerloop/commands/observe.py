@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from outerloop.config.manifest.allowed_options import is_plain
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.options.saved_settings import run_id, saved_settings
-from outerloop.config.run_directory import identity_file
+from outerloop.config.run_directory import worker_keys
 from outerloop.core.contributor_rows import Contributions, contributors
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.public_names import KnownNames
@@ -253,7 +253,7 @@ def observe_run(address: str, *, run: str | None, run_dir: Path | None) -> Itera
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
     """Return the key file of the worker in `run_dir` with this peer id. Raises UserError if no worker has it."""
-    for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
+    for key in worker_keys(run_dir):
         if Signatures.of(key).peer_id == peer_id:
             return key
     raise UserError(

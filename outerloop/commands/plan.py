@@ -211,7 +211,8 @@ def chosen_sync_every(text: str | None) -> list[int] | list[None]:
     if text is None:
         return [None]
     words = text.split(",")
-    if not all(word.isdecimal() and 1 <= int(word) <= MAX_SYNC_EVERY for word in words):
+    longest = len(str(MAX_SYNC_EVERY))
+    if not all(word.isdecimal() and len(word) <= longest and 1 <= int(word) <= MAX_SYNC_EVERY for word in words):
         raise UserError(
             f"--sync-every {text} must be numbers from 1 to {MAX_SYNC_EVERY}, separated by commas:"
             " pass --sync-every 15,30"

@@ -158,10 +158,12 @@ def contributors_part(contributions: Contributions, present: Collection[str]) ->
 def headline(run: str, seen: SeenPeers) -> str:
     """Return the headline: the number of peers in the run, and how many of them took part in the newest round.
 
-    The second number is the largest that peers report for that round.
+    The newest round is the one that half of the peers with a round have reached, because a single peer could claim any
+    round. The second number is the largest that peers report for that round.
     """
-    rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
-    newest, took_part = max(rounds, default=(0, 0))
+    known = [status for record, _ in seen if (status := record.status) and status.round]
+    newest = sorted((status.round for status in known), reverse=True)[(len(known) - 1) // 2] if known else 0
+    took_part = max((status.peers for status in known if status.round == newest), default=0)
     last = f"{took_part} took part in round {newest}" if newest else "no round yet"
     return f"run {run}: {len(seen)} peer{'s' * (len(seen) != 1)}, {last}"
 

@@ -87,18 +87,28 @@ def shared_corpus(config: DictConfig) -> str | None:
 def make_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with seeded initial weights, which are identical on identical hardware (see initial_state.py).
 
-    Raises UserError if the model's vocabulary is smaller than the data's, or if its maximum sequence length is less
-    than inner.seq_len.
+    Raises UserError if the model's vocabulary is smaller than the data's, if its maximum sequence length is less than
+    inner.seq_len, or if one of them is no whole number.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
     if "vocab_size" in node:
+        if not isinstance(node.vocab_size, int | None):
+            raise UserError(
+                f"model.vocab_size={node.vocab_size} must be a whole number, or null for the data's:"
+                f" set model.vocab_size={corpus.vocab_size}"
+            )
         node.vocab_size = node.vocab_size or corpus.vocab_size
         if node.vocab_size < corpus.vocab_size:
             raise UserError(
                 f"model.vocab_size={node.vocab_size} is smaller than the data's {corpus.vocab_size}:"
                 f" set model.vocab_size={corpus.vocab_size}"
             )
+    if "max_seq_len" in node and not isinstance(node.max_seq_len, int):
+        raise UserError(
+            f"model.max_seq_len={'null' if node.max_seq_len is None else node.max_seq_len} must be a whole number:"
+            f" set model.max_seq_len={config.inner.seq_len}"
+        )
     if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
         raise UserError(
             f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}:"

@@ -176,6 +176,12 @@ def identity_file(path: Path, index: int) -> Path:
     return (path / "workers" / str(index) / "identity.key").absolute()
 
 
+def worker_keys(run_dir: Path) -> list[Path]:
+    """Return the key files of all workers in a run directory. Copies of their folders, like 0.bak, are skipped."""
+    first = identity_file(run_dir, 0)
+    return sorted(key for key in first.parent.parent.glob(f"*/{first.name}") if key.parent.name.isdecimal())
+
+
 def may_precede_run(path: Path) -> bool:
     """Return whether a file may exist in a run directory before the run has started.
 

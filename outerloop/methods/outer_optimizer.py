@@ -32,6 +32,12 @@ from outerloop.methods.exact_sgd import sgd
 from outerloop.types import Tensors, UserError
 
 
+def check_factor(name: str, factor: object) -> None:
+    """Raise UserError if a factor is neither a function nor None. `name`: its option, for the message."""
+    if factor is not None and not callable(factor):
+        raise UserError(f"method.{name}={factor} must be a function of the round, or null: set method.{name}=null")
+
+
 class Differences:
     """Base class of methods in which peers contribute pseudo-gradients or gradients.
 
@@ -80,8 +86,8 @@ class OuterOptimizer(Differences):
         clip_norm: maximum global L2 norm of the aggregated contributions; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", or if clip_norm, the learning rate or the momentum
-            is out of range.
+        UserError: if `reads` is neither "weights" nor "gradients", if a factor is no function, or if clip_norm, the
+            learning rate or the momentum is out of range.
     """
 
     def __init__(
@@ -94,6 +100,8 @@ class OuterOptimizer(Differences):
         clip_norm: float | None = None,
     ) -> None:
         super().__init__(reads)
+        check_factor("lr_factor", lr_factor)
+        check_factor("momentum_factor", momentum_factor)
         self.make, self.clip_norm = optimizer, clip_norm
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
         self.scheduled = lr_factor is not None or momentum_factor is not None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
-from outerloop.methods.outer_optimizer import Differences
+from outerloop.methods.outer_optimizer import Differences, check_factor
 from outerloop.types import Tensors, UserError
 
 
@@ -25,7 +25,8 @@ class Sign(Differences):
         lr_factor: round (from 0) -> factor for η; None keeps η constant.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", or if the learning rate is out of range.
+        UserError: if `reads` is neither "weights" nor "gradients", if lr_factor is no function, or if the learning rate
+            is out of range.
     """
 
     momentum = 0.0
@@ -40,6 +41,7 @@ class Sign(Differences):
         lr_factor: Callable[[int], float] | None = None,
     ) -> None:
         super().__init__(reads)
+        check_factor("lr_factor", lr_factor)
         if not 0 <= lr < math.inf:
             raise UserError(f"method.lr={lr} must be 0 or more, and finite: set method.lr=0.001")
         self.lr, self.weight_decay, self.lr_factor = lr, weight_decay, lr_factor

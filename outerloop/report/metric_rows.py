@@ -27,7 +27,9 @@ FIELDS = {
 """Event -> numeric fields that a row of this event must contain."""
 OPTIONAL = ("state_bytes_sent",)
 """Fields that must be numbers if a row contains them."""
-LOSSES = ("val_loss", "loss")
+NULLABLE = ("spread",)
+"""Fields that must be numbers or null if a row contains them."""
+LOSSES = ("val_loss", "loss", "spread")
 """Fields that may be infinite or NaN: those of a run that diverged."""
 
 
@@ -48,11 +50,12 @@ def parse_row(line: str) -> Row | None:
     """Parse one line of metrics.jsonl. Return None if the line is damaged."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict) or "event" not in row:
         return None
     names = ("wall_s", "step", *FIELDS.get(str(row["event"]), ()), *(name for name in OPTIONAL if name in row))
+    names += tuple(name for name in NULLABLE if row.get(name) is not None)
     whole = has_numbers(row, names) and all(math.isfinite(row[name]) for name in names if name not in LOSSES)
     return row if whole else None
 

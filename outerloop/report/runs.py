@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,13 @@ def find(folders: Sequence[Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
-            )
-        runs = runs_under(folder)
+        with refuse_unreadable(folder):
+            if not folder.is_dir():
+                raise UserError(
+                    f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
+                )
+            next(folder.iterdir(), None)  # os.walk would skip a folder that cannot be read
+            runs = runs_under(folder)
         if not runs:
             raise UserError(
                 f"no run in or under {folder}: a run folder contains config.yaml and metrics.jsonl, which outerloop"
@@ -100,6 +103,17 @@ def find(folders: Sequence[Path]) -> list[Path]:
         for path in runs:
             found.setdefault(path.resolve(), path)
     return list(found.values())
+
+
+@contextmanager
+def refuse_unreadable(folder: Path) -> Iterator[None]:
+    """Raise UserError instead of an OSError with which a folder cannot be read within the `with` block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read ({error.strerror or error}): correct the name, or let this user read the folder"
+        ) from error
 
 
 def runs_under(folder: Path) -> list[Path]:
@@ -164,7 +178,7 @@ def read(path: Path) -> Run:
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
-        why=read_died(path).get("why") or why,
+        why=str(read_died(path).get("why") or why),
         trace=trace,
     )
 
@@ -204,9 +218,12 @@ def read_settings(path: Path) -> Row:
     """
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         settings = read_died(path).get("settings")
-    return flatten(settings) if isinstance(settings, dict) else {}
+    try:
+        return flatten(settings) if isinstance(settings, dict) else {}
+    except RecursionError:
+        return {}
 
 
 def read_died(path: Path) -> Row:
@@ -218,7 +235,7 @@ def read_record(file: Path) -> Row:
     """Return the dictionary in a JSON file, or an empty one if the file is missing or damaged."""
     try:
         record = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 

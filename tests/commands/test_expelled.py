@@ -82,6 +82,11 @@ def test_a_folder_of_no_swarm(
     assert code == 2 and "no swarm workers found in" in text and not list(tmp_path.iterdir())
 
 
+def test_an_impossible_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(["x" * 300], monkeypatch, capsys)
+    assert code == 2 and "cannot be read (File name too long): correct the name" in text and text.count("\n") == 1
+
+
 def test_status_has_one_line_for_each() -> None:
     console = Console(width=180)
     with console.capture() as capture:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,6 +164,14 @@ def test_only_a_listed_worker_may_do_it(arguments: list[str], run_dir: Path, com
     write_config(run_dir, [OTHER])
     code, text = command(name, run_dir, *rest)
     assert code == 2 and "no worker of" in text and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["invite"], ["expel", OTHER]])
+def test_a_copy_of_a_workers_folder_is_skipped(arguments: list[str], run_dir: Path, command: Command) -> None:
+    shutil.copytree(run_dir / "workers" / "0", run_dir / "workers" / "0.bak")
+    name, *rest = arguments
+    code, text = command(name, run_dir, *rest)
+    assert (code, "0.bak" in text) == (0, False), text
 
 
 def test_a_run_that_cannot_be_described_says_so_at_once(run_dir: Path, command: Command) -> None:

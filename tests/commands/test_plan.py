@@ -49,6 +49,7 @@ def settings(name, **asked):
         ([*FLEET, *LINKS, "--density", "2"], "pass --density 0.0156"),
         ([*FLEET, *LINKS, "--recipe", "dilco"], "--recipe dilco is not one of"),
         ([*FLEET, *LINKS, "--sync-every", "15,x"], "--sync-every 15,x must be numbers from 1 to 1000000"),
+        ([*FLEET, *LINKS, "--sync-every", "1" * 5_000], "must be numbers from 1 to 1000000"),
         ([*FLEET, *LINKS, "--sync-every", "0"], "pass --sync-every 15,30"),
         ([*FLEET, *LINKS, "--hours", "0"], "--hours 0 must be 0.01 .. 1e+06"),
         ([*FLEET, *LINKS, "--hours", "inf"], "--hours inf must be 0.01 .. 1e+06"),

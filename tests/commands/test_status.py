@@ -61,6 +61,12 @@ def test_peers_are_shown_with_what_they_told() -> None:
     assert first in rows and "001-…1Qy4VK5w /ip4/192.0.2.1/tcp/4 11 no 0 B 0 B 61 s ago" in rows
 
 
+def test_one_peer_that_claims_a_far_round_does_not_change_the_headline() -> None:
+    claimed = [Status(round=12, peers=3), Status(round=12, peers=2), Status(round=1 << 40, peers=9), Status()]
+    seen = [(record(i % 2, one), 1.0) for i, one in enumerate(claimed)]
+    assert status.headline("r", seen) == "run r: 4 peers, 3 took part in round 12"
+
+
 def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received() -> None:
     assert status.status_cells(Status(loading=0.426))[1] == "loads the state: 43 %"
 

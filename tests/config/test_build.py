@@ -17,6 +17,8 @@ from outerloop.types import UserError
         ("inner.precision=fp8", "must be 'auto', 'float32' or 'bfloat16': set inner.precision=auto"),
         ("inner.seq_len=5000", "longer than model.max_seq_len"),
         ("model.vocab_size=100", "smaller than the data's 256"),
+        ("model.vocab_size=abc", "model.vocab_size=abc must be a whole number, or null for the data's"),
+        ("model.max_seq_len=null", "model.max_seq_len=null must be a whole number"),
         ("model.heads=5", "heads must divide"),
         ("inner.lr=-1", "inner.lr=-1 must be greater than or equal to 0"),
         ("inner.optimizer.betas=[2,0.9]", "Invalid beta"),

@@ -1,5 +1,7 @@
 """Outer methods: where averages land, what a method may read, and which settings a resumed optimizer has."""
 
+import functools
+
 import pytest
 import torch
 
@@ -124,6 +126,18 @@ def test_sign_takes_a_step_of_the_scheduled_rate():
     for _ in range(2):
         method.update(slow, mean, {})
     assert slow["w"].tolist() == [-3.0] and method.state_dict() == {"rounds": {"w": 2}}
+
+
+def test_a_factor_that_is_no_function_is_refused():
+    sgd = functools.partial(torch.optim.SGD, lr=1.0)
+    for name, make in {
+        "lr_factor": functools.partial(OuterOptimizer, optimizer=sgd),
+        "momentum_factor": functools.partial(OuterOptimizer, optimizer=sgd),
+    }.items():
+        with pytest.raises(UserError, match=f"^method.{name}=2 must be a function of the round, or null: set"):
+            make(**{name: 2})
+    with pytest.raises(UserError, match=r"^method\.lr_factor=2 must be a function of the round, or null: set"):
+        Sign(lr=0.1, lr_factor=2)
 
 
 @pytest.mark.parametrize("lr", [-0.1, float("inf"), float("nan")])

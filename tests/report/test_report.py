@@ -13,6 +13,7 @@ from outerloop.config import load
 from outerloop.config.options.resumed_settings import MUST_MATCH, may_differ
 from outerloop.launcher.train import train
 from outerloop.report import runs, setting_diff, simulated_clock, table
+from outerloop.report.curves import spreads
 from outerloop.report.groups import Comparison
 from outerloop.report.units import Stat, format_count, format_stat, parse_bandwidth
 from outerloop.types import UserError
@@ -315,6 +316,39 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path):
     comparison = compare(tmp_path)
     assert comparison.runs[0].steps == [0, 4, 8]
     assert "5 damaged line(s) skipped" in comparison.notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"a":' * 100_000),
+        ("config.yaml", "[" * 5_000),
+        ("died.json", '{"a":' * 100_000),
+        ("died.json", '{"why": 5}'),
+        ("metrics.jsonl", json.dumps(rows_of([3.0, 2.0])[-1] | {"spread": "x"})),
+    ],
+)
+def test_a_damaged_file_of_one_run_does_not_end_the_report(tmp_path, name, text):
+    make_run(tmp_path / "whole", [3.0, 2.0])
+    make_run(tmp_path / "damaged", [3.0, 2.0], spread=0.5)
+    with (tmp_path / "damaged" / name).open("a" if name == "metrics.jsonl" else "w") as file:
+        file.write(text + "\n")
+    found = [runs.read(path) for path in runs.find([tmp_path])]
+    assert len(found) == 2 and all(isinstance(run.why, str) for run in found)
+    assert all(run.validations and all(math.isnan(x) or x >= 0 for x in spreads(run)) for run in found)
+
+
+@pytest.mark.parametrize("look", ["is_dir", "exists", "iterdir"])
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch, look):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    make_run(tmp_path / "0", [3.0, 2.0])
+    (tmp_path / "0" / "metrics.jsonl").unlink()
+    (tmp_path / "0" / "config.yaml").unlink()
+    monkeypatch.setattr(runs.Path, look, refuse)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\): correct the name, or let this user"):
+        runs.find([tmp_path])
 
 
 def test_without_settings_a_run_is_still_listed(tmp_path):

@@ -209,6 +209,7 @@ def test_settings_come_from_the_manifest_and_unknown_options_stay_as_they_are():
     [
         ([], "run outerloop watch RUN_DIR"),
         (["nowhere"], "nowhere is neither a folder nor an address"),
+        (["x" * 300], "cannot be read (File name too long): correct the name"),
         (["."], "no run in or under ."),
         ([".", "--port", "99999"], "--port 99999 is not a port"),
         ([".", "--host", "here"], "--host here is not an IP address"),

@@ -16,6 +16,7 @@ from outerloop.watch.model.swarm_state import MAX_LEFT, MAX_PEERS, SwarmState
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 SETTINGS = {"recipe": "sparseloco", "rounds": 10, "schedule.sync_every": 5, "exchange.peers": 2}
+GOSSIP = {**SETTINGS, "exchange._target_": "outerloop.exchange.swarm_gossip.SwarmGossip"}
 START_S = 1_000_000.0
 
 
@@ -166,8 +167,7 @@ def test_a_peer_that_lacks_a_round_for_long_is_behind_and_can_catch_up():
 
 
 def test_gossip_has_no_rounds_in_common():
-    gossip = {**SETTINGS, "exchange._target_": "outerloop.exchange.swarm_gossip.SwarmGossip"}
-    page = state(*reads_with_one_behind(last=1), settings=gossip).page()
+    page = state(*reads_with_one_behind(last=1), settings=GOSSIP).page()
     assert page["peers"][1]["state"] == "training" and page["phase"] is None
 
 
@@ -202,6 +202,19 @@ def test_one_peer_that_claims_a_far_round_changes_nothing_for_the_others():
     assert page["run"]["round"] == 70 and page["timeline"]["rounds"] == list(range(21, 71))
     assert [peer["state"] for peer in page["peers"]] == ["training"] * 4
     assert page["phase"] is not None and page["phase"]["text"] == "4 of 4 peers report round 70"
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, GOSSIP])
+@pytest.mark.parametrize("first", [0, 60])
+def test_rounds_that_one_peer_claims_do_not_replace_those_of_the_others(settings, first):
+    """The liar claims a new far round with each read; the others have landed no round in the first ones of them."""
+
+    def seen(read: int) -> list[tuple[Record, float]]:
+        rounds = [max(0, read - first)] * 3 + [(1 << 30) + read]
+        return [(Record(f"{i:03d}-{i}", [], "f", 1.0, Status(round=rounds[i], peers=4)), 0.0) for i in range(4)]
+
+    swarm = state(*(seen(read) for read in range(1, first + 71)), settings=settings)
+    assert swarm.page()["timeline"]["rounds"] == list(range(21, 71))
 
 
 def test_a_flood_of_identities_is_bounded():

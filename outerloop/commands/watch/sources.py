@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outerloop.report.runs import flatten, is_run, runs_under
+from outerloop.report.runs import flatten, is_run, refuse_unreadable, runs_under
 from outerloop.types import UserError
 from outerloop.watch.feed import Source
 
@@ -31,11 +31,16 @@ def folder_source(folder: Path) -> Source:
     from outerloop.watch.run_dir import RunDirectory
     from outerloop.watch.sweep_dir import SweepDirectory
 
-    if not folder.is_dir():
-        raise UserError(f"{folder} is neither a folder nor an address: pass a run_dir, or /ip4/.../p2p/... of a peer")
-    if is_run(folder, [file.name for file in folder.iterdir()]):
+    with refuse_unreadable(folder):
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder} is neither a folder nor an address: pass a run_dir, or /ip4/.../p2p/... of a peer"
+            )
+        is_one_run = is_run(folder, [file.name for file in folder.iterdir()])
+        runs = [] if is_one_run else runs_under(folder)
+    if is_one_run:
         return RunDirectory(folder)
-    if not runs_under(folder):
+    if not runs:
         raise UserError(f"no run in or under {folder}: pass the run_dir of outerloop train, for example runs/mine")
     return SweepDirectory(folder)
 

@@ -109,8 +109,9 @@ class SwarmState:
     def add_rounds(self, names: Sequence[str]) -> None:
         """Record that these peers have reached a new round."""
         newest = self.newest
+        self.timeline.drop_after(newest + MAX_AHEAD)
         for name, peer in ((name, self.peers[name]) for name in names):
-            if not self.lockstep or peer.round <= newest + MAX_AHEAD:
+            if peer.round <= newest + MAX_AHEAD:
                 self.timeline.add(name, peer.round, peer.ready)
             if peer.ready == "failed":
                 self.log("failed", f"round {peer.round} did not complete at this peer", name)

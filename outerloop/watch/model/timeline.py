@@ -34,6 +34,10 @@ class Timeline:
         if len(self.rounds) > MAX_ROUNDS:
             del self.rounds[min(self.rounds)]
 
+    def drop_after(self, round_number: int) -> None:
+        """Drop all rounds after this one."""
+        self.rounds = {number: peers for number, peers in self.rounds.items() if number <= round_number}
+
     def page(self, peers: list[str]) -> TimelineTable:
         """Return one row for each of these peers, in this order."""
         rounds = sorted(self.rounds)
