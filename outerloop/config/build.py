@@ -88,7 +88,7 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with seeded initial weights, which are identical on identical hardware (see initial_state.py).
 
     Raises UserError if the model's vocabulary is smaller than the data's, if its maximum sequence length is less than
-    inner.seq_len, or if one of them is no whole number.
+    inner.seq_len, or if one of them is not a whole number.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()

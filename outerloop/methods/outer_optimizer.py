@@ -86,7 +86,7 @@ class OuterOptimizer(Differences):
         clip_norm: maximum global L2 norm of the aggregated contributions; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", if a factor is no function, or if clip_norm, the
+        UserError: if `reads` is neither "weights" nor "gradients", if a factor is not a function, or if clip_norm, the
             learning rate or the momentum is out of range.
     """
 

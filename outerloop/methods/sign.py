@@ -25,8 +25,8 @@ class Sign(Differences):
         lr_factor: round (from 0) -> factor for η; None keeps η constant.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", if lr_factor is no function, or if the learning rate
-            is out of range.
+        UserError: if `reads` is neither "weights" nor "gradients", if lr_factor is not a function, or if the learning
+            rate is out of range.
     """
 
     momentum = 0.0
