@@ -41,6 +41,11 @@ class Float32:
         """Store zeros with the shape and device of `like` under this name."""
         self.stored[name] = torch.zeros_like(like)
 
+    def move(self, name: str, device: torch.device) -> None:
+        """Move the tensor stored under this name to the device, if there is one. A loaded one may be on another."""
+        if name in self.stored:
+            self.stored[name] = self.stored[name].to(device)
+
     def drop(self, name: str) -> None:
         """Remove the tensor stored under this name, if there is one."""
         self.stored.pop(name, None)
@@ -85,6 +90,12 @@ class EightBit:
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
         self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
+
+    def move(self, name: str, device: torch.device) -> None:
+        """Move the tensor stored under this name to the device, if there is one. A loaded one may be on another."""
+        if name in self.stored:
+            code_BL, scale_B1, shape = self.stored[name]
+            self.stored[name] = code_BL.to(device), scale_B1.to(device), shape
 
     def drop(self, name: str) -> None:
         """Remove the tensor stored under this name, if there is one."""

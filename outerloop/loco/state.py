@@ -91,6 +91,7 @@ class State:
         if name is None:
             return encode(x)
         self._check(name, x)
+        self.feedback.error.move(name, x.device)
         h = self.feedback.add(name, x)
         message = encode(h)
         sent = decode(message, x.shape[1])
@@ -103,7 +104,7 @@ class State:
         return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. Each error moves to the device of its gradient at its next exchange."""
         self.feedback.load_state_dict(state["feedback"])
         self.shapes = dict(state["shapes"])
 

@@ -74,6 +74,16 @@ def test_an_error_of_other_gradients_is_refused():
         resumed.offer("bucket 0", torch.randn(4, 150))
 
 
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_loaded_error_moves_to_the_device_of_its_gradient(bits):
+    state, resumed = (outerloop.loco.State(error_bits=bits) for _ in range(2))
+    state.offer("bucket 0", torch.randn(2, 300))
+    resumed.load_state_dict(state.state_dict())
+    resumed.offer("bucket 0", torch.ones(2, 300, device="meta"))
+    assert resumed.feedback.error.get("bucket 0").device.type == "meta"
+    assert state.feedback.error.get("bucket 0").device.type == "cpu"
+
+
 def test_mistakes_are_told():
     with pytest.raises(UserError, match=r"^reset_every=0 must be at least 1"):
         outerloop.loco.State(reset_every=0)

@@ -105,7 +105,8 @@ def refuse_own_text(shared: Mapping[str, Any], typed: Collection[str]) -> None:
         if key not in typed:
             raise UserError(
                 f"the run's dataset {quote(path)} has no account in its name, so it may be a file format, with which"
-                f" files of this machine would be read: add {key}=[FILE,...] after the address, or ask the run's operator"
+                f" files of this machine would be read: add {key}=[FILE,...] after the address, or ask the operator of"
+                " the run"
             )
 
 
