@@ -145,6 +145,13 @@ def test_the_optimizer_of_a_recipe_and_a_warning_without_it(caplog):
         outerloop.recipe_optimizer("ddp", model)
 
 
+def test_a_recipe_that_changes_the_weights_itself_warns_that_the_optimizer_has_no_effect(caplog):
+    outer = outerloop.from_recipe("ddp", toy.model(), "rounds=7", exchange=toy.alone())
+    assert len(outer.warnings) == 1 and outer.warnings[0] in caplog.text
+    assert "the optimizer given to attach" in caplog.text and "rounds=7 steps" in caplog.text
+    assert not outerloop.from_recipe("diloco", toy.model(), exchange=toy.alone()).warnings
+
+
 @pytest.mark.parametrize("recipe", ["diloco", "muloco"])
 def test_the_optimizer_of_a_recipe_takes_the_options_of_inner_that_it_reads_and_refuses_all_others(recipe):
     inner = load.load([f"recipe={recipe}"]).inner

@@ -189,6 +189,12 @@ def start_loop(
         outer = build.make_outer_loop(settings, model, exchange, rounds=None, steps=steps, island=island)
         inner_optimizer = load.inner_optimizer(settings)
         outer.recipe, outer.inner_optimizer = settings.recipe, inner_optimizer._target_ if inner_optimizer else ""
+        if inner_optimizer is None:
+            outer.warnings.append(
+                f"recipe={settings.recipe} changes the weights itself, with the settings of its method: the optimizer"
+                " given to attach and its learning-rate schedule have no effect, and the method's schedule takes"
+                f" rounds={settings.rounds} steps"
+            )
         if state is not None:
             outer.load_state_dict(state)
         start_together(outer, shared_settings.training_settings(settings))
