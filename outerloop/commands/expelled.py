@@ -14,7 +14,7 @@ from outerloop.commands.arguments import Parser
 from outerloop.commands.expel import ids_of, sign_removal, without_rank
 from outerloop.commands.listed_workers import invited, listed_run, peers_of
 from outerloop.config.run_directory import lock_directory, unlock
-from outerloop.report.runs import refuse_unreadable
+from outerloop.state.damage import CORRECT, refuse_unreadable
 from outerloop.swarm.access.admissions import Removal
 from outerloop.swarm.access.register_files import FOLDER, read_statements
 from outerloop.swarm.accountability.expulsion import read_register, write_register
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises UserError if an option is invalid, no swarm workers are found, or an expulsion cannot be lifted.
     """
     options = parser().parse_args(arguments)
-    with refuse_unreadable(options.run_dir):
+    with refuse_unreadable(options.run_dir, mend=CORRECT):
         options.run_dir.is_dir()  # raises an error for an impossible name
         folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:

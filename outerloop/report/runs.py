@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 
 from outerloop.report.metric_rows import has_numbers, is_number, read_rows
 from outerloop.report.simulated_clock import WorkerStepRate, worker_step_rates
+from outerloop.state.damage import CORRECT, refuse_unreadable
 from outerloop.types import UserError
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for folder in folders:
-        with refuse_unreadable(folder):
+        with refuse_unreadable(folder, mend=CORRECT):
             if not folder.is_dir():
                 raise UserError(
                     f"{folder} is not a folder: call outerloop report with a run folder or a folder that contains runs"
@@ -103,17 +103,6 @@ def find(folders: Sequence[Path]) -> list[Path]:
         for path in runs:
             found.setdefault(path.resolve(), path)
     return list(found.values())
-
-
-@contextmanager
-def refuse_unreadable(folder: Path) -> Iterator[None]:
-    """Raise UserError instead of an OSError with which a folder cannot be read within the `with` block."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read ({error.strerror or error}): correct the name, or let this user read the folder"
-        ) from error
 
 
 def runs_under(folder: Path) -> list[Path]:

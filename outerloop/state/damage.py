@@ -16,6 +16,9 @@ PIECE_BYTES = 1 << 20
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that mean that a file does not exist. Any other OSError may be temporary, for example on a network file
 system, so it does not show that the file is damaged."""
+CONTINUE = "run the same command again once it can be read, or move it elsewhere to continue without it"
+CORRECT = "correct the name, or let this user read the folder"
+"""What a user can do about a file or folder of a run that is resumed, or about a folder that a command only reads."""
 
 
 def is_valid(path: Path, expected: dict[str, Any]) -> bool:
@@ -51,12 +54,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 @contextmanager
-def refuse_unreadable(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block, which reads `path` or files in it, into a UserError."""
+def refuse_unreadable(path: Path, *, mend: str = CONTINUE) -> Iterator[None]:
+    """Turn an OSError of the block, which reads `path` or files in it, into a UserError. `mend`: advice to the user."""
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}): run the same command again once it can be read, or move it"
-            " elsewhere to continue without it"
-        ) from error
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): {mend}") from error

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outerloop.report.runs import flatten, is_run, refuse_unreadable, runs_under
+from outerloop.report.runs import flatten, is_run, runs_under
+from outerloop.state.damage import CORRECT, refuse_unreadable
 from outerloop.types import UserError
 from outerloop.watch.feed import Source
 
@@ -31,7 +32,7 @@ def folder_source(folder: Path) -> Source:
     from outerloop.watch.run_dir import RunDirectory
     from outerloop.watch.sweep_dir import SweepDirectory
 
-    with refuse_unreadable(folder):
+    with refuse_unreadable(folder, mend=CORRECT):
         if not folder.is_dir():
             raise UserError(
                 f"{folder} is neither a folder nor an address: pass a run_dir, or /ip4/.../p2p/... of a peer"
