@@ -10,13 +10,12 @@ from contextlib import closing, suppress
 import uvicorn
 
 from outerloop.types import UserError
+from outerloop.watch.connection import Connection
 from outerloop.watch.feed import Feed, Source
 from outerloop.watch.server import make_app
 
 CLOSE_S = 1
 """Seconds to wait for open connections to close when the server stops."""
-MAX_CONNECTIONS = 256
-"""Maximum number of connections; further requests get the status 503."""
 
 
 def serve(source: Source, *, host: str, port: int, names: Collection[str], show: Callable[[str], None]) -> None:
@@ -61,9 +60,8 @@ async def run(source: Source, listener: socket.socket, names: Collection[str]) -
         lifespan="off",
         ws="none",
         loop="asyncio",
-        http="h11",
+        http=Connection,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=CLOSE_S,
     )
     server = Server(config, feed)

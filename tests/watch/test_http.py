@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from outerloop.types import UserError
-from outerloop.watch import server
+from outerloop.watch import connection, server
 from outerloop.watch.feed import Feed, compact
 from outerloop.watch.serve import Server, listening_socket, run
 from outerloop.watch.server import HEADERS, STATIC, make_app
@@ -243,6 +243,35 @@ def test_pages_beyond_the_limit_are_refused(monkeypatch):
         return refused.status_code, accepted.status_code
 
     assert asyncio.run(visit()) == (503, 200)
+
+
+def closed_by_server(*requests: bytes) -> list[bool]:
+    """Return whether the server closes each connection, after it received these bytes, within a minute."""
+
+    async def connect() -> list[bool]:
+        with listening_socket("127.0.0.1", 0) as listener:
+            serving = asyncio.create_task(run(Still(), listener, ()))
+            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in requests]
+            for (_, writer), request in zip(clients, requests, strict=True):
+                writer.write(request)
+            ends = [asyncio.wait_for(reader.read(), 60) for reader, _ in clients]
+            closed = [not isinstance(end, Exception) for end in await asyncio.gather(*ends, return_exceptions=True)]
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            return closed
+
+    return asyncio.run(connect())
+
+
+@pytest.mark.parametrize("received", [b"", b"GET / HT"])
+def test_a_connection_without_a_whole_request_is_closed(monkeypatch, received):
+    monkeypatch.setattr(connection, "REQUEST_S", 0.1)
+    assert closed_by_server(received) == [True]
+
+
+def test_connections_beyond_the_limit_are_closed(monkeypatch):
+    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 0)
+    assert closed_by_server(b"") == [True]
 
 
 def test_a_port_in_use_is_a_mistake_of_the_user():
