@@ -12,7 +12,7 @@ not have the momentum 0.9 of recipe=diloco, which is meant for H of 100 or more:
 1e-3, the loss is 2.15 with 0.9 and 1.81 with 0.6."""
 
 OUTERLOOP = (3e-3, 2e-3, 4e-3, 6e-3), (), (0.85, 0.7, 0.8, 0.9, 0.95), (0.0125, 0.00625, 0.025)
-"""Values to try for versions 3 and 4 of recipe=outerloop, in the order of the fields of Case."""
+"""Values to try for versions 3 to 5 of recipe=outerloop, in the order of the fields of Case."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ CASES = {
     "muloco": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM),
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
     "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.7, 0.8, 0.85, 0.9), (0.1, 0.025)),
-    "outerloop_v3": Case(("recipe=outerloop", "method.optimizer.lr=1", "feedback.beta=0.8"), *OUTERLOOP),
+    "outerloop_v3": Case(
+        ("recipe=outerloop", "method.lr_factor=null", "method.optimizer.lr=1", "feedback.beta=0.8"), *OUTERLOOP
+    ),
+    "outerloop_v4": Case(("recipe=outerloop", "method.lr_factor=null"), *OUTERLOOP),
     "outerloop": Case(("recipe=outerloop",), *OUTERLOOP),
 }
