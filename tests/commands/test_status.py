@@ -67,6 +67,11 @@ def test_one_peer_that_claims_a_far_round_does_not_change_the_headline() -> None
     assert status.headline("r", seen) == "run r: 4 peers, 3 took part in round 12"
 
 
+def test_one_peer_that_claims_many_peers_does_not_change_the_headline() -> None:
+    seen = [(record(i % 2, Status(round=12, peers=peers)), 1.0) for i, peers in enumerate([3, 0, 900, 3])]
+    assert status.headline("r", seen) == "run r: 4 peers, 3 took part in round 12"
+
+
 def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received() -> None:
     assert status.status_cells(Status(loading=0.426))[1] == "loads the state: 43 %"
 
