@@ -17,8 +17,8 @@ from outerloop.report.units import Stat
 from outerloop.types import UserError
 
 DEFAULT_BASELINE = "ddp"
-YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
-"""Prefixes of settings. Losses are compared only between groups with equal values for all of these settings."""
+YARDSTICK = ("model", "data", "eval.sequences", "inner.seq_len")
+"""Losses are compared only between groups with equal values for these settings and those nested below them."""
 SAME_TOKENS = 0.01
 """Relative difference in token counts above which the report notes that two runs of different length are compared."""
 
@@ -63,7 +63,8 @@ class Group:
     @cached_property
     def comparison_key(self) -> str:
         """Return a key that is equal for groups whose losses can be compared."""
-        return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
+        below = tuple(f"{name}." for name in YARDSTICK)
+        return setting_diff.identity({key: x for key, x in self.settings.items() if f"{key}.".startswith(below)})
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

@@ -24,7 +24,6 @@ NOT_TRAINED = [
     "log_every",
     "checkpoint",
     "samples",
-    "scores",
     "corpus",
     "data.folder",
     "state_device",
@@ -49,8 +48,6 @@ NOT_TRAINED = [
     "exchange.max_mbit",
     "exchange.newcomer",
     "exchange.join_timeout_s",
-    "exchange.grace_s",
-    "exchange.deadline_s",
     "exchange.patience_s",
     "exchange.meeting_s",
     "exchange.fragments",
@@ -62,7 +59,8 @@ NOT_TRAINED = [
     "exchange.reform",
     "exchange.max_blob_bytes",
 ]
-"""Settings that do not distinguish groups of runs. Each entry includes the settings nested below it."""
+"""Settings that do not distinguish groups of runs. Each entry includes the settings nested below it. `scores` belongs
+to them unless scores decide which payloads count (exclude_accused)."""
 MAX_NAMED = 4
 """Maximum number of settings in a label; longer lists are reduced to a small set that distinguishes the groups."""
 
@@ -78,9 +76,10 @@ def training_settings(settings: Settings) -> Settings:
     as compress, with the class path as its value. Other hydra keys with a leading underscore are omitted.
     """
     seed = settings.get("seed")
+    ignored = NOT_TRAINED if settings.get("exclude_accused") else [*NOT_TRAINED, "scores"]
     out: Settings = {}
     for key, value in settings.items():
-        if any(f"{key}.".startswith(f"{name}.") for name in NOT_TRAINED):
+        if any(f"{key}.".startswith(f"{name}.") for name in ignored):
             continue
         node, _, word = key.rpartition(".")
         if word == "_target_":

@@ -130,7 +130,17 @@ def test_settings_that_may_change_on_resume_do_not_split_groups():
     configs = [OmegaConf.to_container(load.load(options), resolve=True) for options in chosen]
     keys = {key for config in configs for key in runs.flatten(config)}
     free = {key for key in keys if may_differ(key) and key not in MUST_MATCH}
-    rules = ("absent_rounds", "min_fraction", "min_peers", "quorum", "patience", "least_patience_s", "most_patience_s")
+    rules = (
+        "absent_rounds",
+        "deadline_s",
+        "grace_s",
+        "min_fraction",
+        "min_peers",
+        "quorum",
+        "patience",
+        "least_patience_s",
+        "most_patience_s",
+    )
     kept = setting_diff.training_settings(dict.fromkeys(free)).keys()
     assert kept == {"init_from", "island.ranks", *(f"exchange.{rule}" for rule in rules)}
     assert len(free) > 50
@@ -207,9 +217,20 @@ def test_waits_are_shown_unless_workers_take_turns(kind, shown, tmp_path):
     assert ("wait_s" in results.columns) is shown and len(results.rows[0]) == len(results.columns)
 
 
-def test_another_model_has_no_gap(tmp_path):
-    make_run(tmp_path / "a", [5, 2], extra="model:\n  layers: 2\n")
-    make_run(tmp_path / "b", [5, 1], recipe="ddp", extra="model:\n  layers: 4\n")
+def test_scores_split_groups_only_if_they_decide_which_payloads_count():
+    for excluded in (False, True):
+        kept = setting_diff.training_settings({"exclude_accused": excluded, "scores.payloads": 2.0})
+        assert ("scores.payloads" in kept) == excluded
+
+
+@pytest.mark.parametrize(
+    ("own", "baselines"),
+    [("model:\n  layers: 2\n", "model:\n  layers: 4\n"), ("data:\n  _target_: a.B\n", "data:\n  _target_: a.C\n")],
+    ids=["layers", "class"],
+)
+def test_another_model_or_data_have_no_gap(tmp_path, own, baselines):
+    make_run(tmp_path / "a", [5, 2], extra=own)
+    make_run(tmp_path / "b", [5, 1], recipe="ddp", extra=baselines)
     comparison = compare(tmp_path)
     assert comparison.gap_percent(group(comparison, "diloco")) is None
     assert "no finished ddp run has the same model, data and evaluation: diloco" in comparison.notes()[0]
