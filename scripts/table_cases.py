@@ -42,8 +42,8 @@ CASES = {
     "sparseloco": Case(("recipe=sparseloco",), ADAMW),
     "outerloop_v1": Case(("recipe=outerloop_v1",), MUON, (), (0.95, 0.7, 0.8, 0.85, 0.9), (0.1, 0.025)),
     "outerloop_v3": Case(
-        ("recipe=outerloop", "method.lr_factor=null", "method.optimizer.lr=1", "feedback.beta=0.8"), *OUTERLOOP
+        ("recipe=outerloop", "method.lr_factor.floor=1", "method.optimizer.lr=1", "feedback.beta=0.8"), *OUTERLOOP
     ),
-    "outerloop_v4": Case(("recipe=outerloop", "method.lr_factor=null"), *OUTERLOOP),
+    "outerloop_v4": Case(("recipe=outerloop", "method.lr_factor.floor=1"), *OUTERLOOP),
     "outerloop": Case(("recipe=outerloop",), *OUTERLOOP),
 }

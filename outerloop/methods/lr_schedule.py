@@ -26,7 +26,7 @@ class ConstantThenLinear:
         if not 0 <= constant_rounds < end_round:
             raise UserError(
                 f"method.lr_factor.constant_rounds={constant_rounds} must be at least 0 and below"
-                f" method.lr_factor.end_round={end_round}: set method.lr_factor=null for a constant learning rate"
+                f" method.lr_factor.end_round={end_round}: set both, for example to 40 and 200"
             )
         if not 0 <= floor <= 1:
             raise UserError(f"method.lr_factor.floor={floor} must be 0 .. 1: set method.lr_factor.floor=1 to keep it 1")
