@@ -2,14 +2,40 @@
 
 import sys
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from outerloop.commands import main
+from outerloop.config import build, instantiate, load
 from tests.support.run_output import summary_of
 
 FACTORY = "model._target_=transformers.AutoModelForCausalLM.from_pretrained"
 SMALL = "exchange=inprocess workers=2 rounds=1 schedule.sync_every=2 eval.sequences=4 inner.batch=2 threads=1"
+
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def saved(folder, dtype=torch.float32, **config):
+    """A small Llama, saved to this folder."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**{"vocab_size": 256, "max_position_embeddings": 128, **SIZES, **config}))
+    model.to(dtype).save_pretrained(folder)
+    return model
+
+
+def with_adapter(pretrained_model_name_or_path, dtype):
+    """The frozen model of a folder with a trainable adapter of this dtype."""
+    model = AutoModelForCausalLM.from_pretrained(pretrained_model_name_or_path).requires_grad_(False)
+    model.adapter = torch.nn.Linear(16, 16, dtype=getattr(torch, dtype))
+    return model
+
+
+def built(folder, target=FACTORY, *options):
+    """The model that `outerloop train` builds from this folder."""
+    settings = load.load(["model=module", target, f"+model.pretrained_model_name_or_path={folder}", *options])
+    return build.make_model(settings, instantiate.make(settings.data))
 
 
 def train(monkeypatch, folder, run_dir):
@@ -20,15 +46,28 @@ def train(monkeypatch, folder, run_dir):
 
 
 def test_a_folder_of_hugging_face_is_trained_on(tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=256, max_position_embeddings=128, **sizes))
-    model.save_pretrained(tmp_path / "hf")
+    model = saved(tmp_path / "hf")
     assert train(monkeypatch, tmp_path / "hf", tmp_path / "run") == 0
     summary, trained = summary_of(tmp_path / "run"), AutoModelForCausalLM.from_pretrained(tmp_path / "run/hf")
     assert summary["rounds"] == 1 and summary["params"] == sum(p.numel() for p in model.parameters())
     moved = [(x - y).norm() / y.norm() for x, y in zip(trained.parameters(), model.parameters(), strict=True)]
     assert 0 < max(moved) < 0.2, "from the weights of the folder, not from others"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_stored_in_low_precision_is_trained_in_float32(tmp_path, dtype):
+    stored = saved(tmp_path, dtype, tie_word_embeddings=True)
+    model = built(tmp_path)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert all(torch.equal(x, y.float()) for x, y in zip(model.parameters(), stored.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("adapter", "frozen"), [("float32", torch.bfloat16), ("bfloat16", torch.float32)])
+def test_a_frozen_model_keeps_its_dtype_only_under_a_float32_adapter(tmp_path, adapter, frozen):
+    saved(tmp_path, torch.bfloat16)
+    model = built(tmp_path, f"model._target_={__name__}.with_adapter", f"+model.dtype={adapter}")
+    assert model.adapter.weight.dtype == torch.float32 and model.lm_head.weight.dtype == frozen
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
