@@ -86,8 +86,9 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
     disable_progress_bar()
     folder.mkdir()
     if isinstance(model, PreTrainedModel):
-        model.save_pretrained(folder, state_dict=state)
-        write_config(model, tokenizer, folder)
+        dtype = max((x.dtype for x in state.values() if x.is_floating_point()), key=lambda dtype: dtype.itemsize)
+        model.save_pretrained(folder, state_dict=state)  # removes the tensors from `state`
+        write_config(model, dtype, tokenizer, folder)
     else:
         order = json.dumps(list(trainable_parameters(model)))
         save_file(state, folder / "model.safetensors", metadata={ORDER: order})
@@ -95,17 +96,22 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
         tokenizer.save_pretrained(folder)
 
 
-def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the model config with the tokenizer's special token ids, so that generation stops at the end of a text."""
+def write_config(
+    model: PreTrainedModel, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> None:
+    """Write the model config with the dtype of the exported weights and the tokenizer's special token ids.
+
+    With these ids, generation stops at the end of a text.
+    """
     from transformers import GenerationConfig
 
-    if tokenizer is None:
-        return
-    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = copy.deepcopy(model.config)
-    config.update(special)
+    config.dtype = dtype
+    if tokenizer is not None:
+        special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+        config.update(special)
+        GenerationConfig(**special).save_pretrained(folder)
     config.save_pretrained(folder)
-    GenerationConfig(**special).save_pretrained(folder)
 
 
 def is_replaceable(folder: Path) -> bool:

@@ -124,6 +124,18 @@ def test_an_export_loads_and_generates(tmp_path: Path, tie_embeddings: bool) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("tokenizer", [None, byte_tokenizer()])
+def test_an_export_of_a_bfloat16_model_loads_its_float32_weights(tmp_path: Path, tokenizer: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = small().bfloat16()
+    slow = {name: x.float() + 1e-3 for name, x in moved(model).items()}
+    export_hf(model, slow, tokenizer, tmp_path / "out")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(p, slow[name]) for name, p in loaded.named_parameters())
+    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
 def test_an_own_module_is_exported_as_its_tensors(tmp_path: Path) -> None:
     model = Bigram(5)
     export_hf(model, moved(model), None, tmp_path / "out")
