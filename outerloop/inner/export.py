@@ -15,7 +15,7 @@ import copy
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -99,19 +99,26 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
 def write_config(
     model: PreTrainedModel, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """Write the model config with the dtype of the exported weights and the tokenizer's special token ids.
+    """Write the model's config with the dtype of the exported weights, and its generation config.
 
-    With these ids, generation stops at the end of a text.
+    The tokenizer's special token ids are added where a config has none, so that generation stops at the end of a text.
     """
-    from transformers import GenerationConfig
-
     config = copy.deepcopy(model.config)
     config.dtype = dtype
-    if tokenizer is not None:
-        special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-        config.update(special)
-        GenerationConfig(**special).save_pretrained(folder)
+    add_special_ids(config, tokenizer)
     config.save_pretrained(folder)
+    if model.can_generate():
+        generation = copy.deepcopy(model.generation_config)
+        add_special_ids(generation, tokenizer)
+        # not save_pretrained, which refuses a changed config with a contradiction, such as top_p without sampling
+        generation.to_json_file(str(folder / "generation_config.json"), keys_to_pop=["compile_config"])
+
+
+def add_special_ids(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Set the special token ids that a config lacks to those of the tokenizer, if there is one."""
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if tokenizer is not None and getattr(config, name, None) is None:
+            setattr(config, name, getattr(tokenizer, name))
 
 
 def is_replaceable(folder: Path) -> bool:
