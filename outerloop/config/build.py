@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
@@ -90,7 +91,7 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
     Trainable weights are at least float32, also if they were loaded in a lower precision.
 
     Raises UserError if the model's vocabulary is smaller than the data's, if its maximum sequence length is less than
-    inner.seq_len, or if one of them is not a whole number.
+    inner.seq_len, or if one of these options is not a whole number.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
@@ -117,8 +118,37 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
             f" set inner.seq_len={node.max_seq_len}"
         )
     model = make(node)
+    check_vocabulary(model, corpus)
+    check_positions(model, config.inner.seq_len)
     train_in_float32(model)
     return model
+
+
+def check_vocabulary(model: Module, corpus: Corpus) -> None:
+    """Raise UserError if a transformers model has fewer token ids than the data."""
+    with suppress(AttributeError, NotImplementedError):  # not a transformers model, or one without such a table
+        rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        if rows < corpus.vocab_size:
+            raise UserError(
+                f"the model's vocabulary of {rows} tokens is smaller than the data's {corpus.vocab_size}:"
+                " set data.tokenizer to the model's tokenizer, or choose another model"
+            )
+
+
+def check_positions(model: Module, seq_len: int) -> None:
+    """Raise UserError if sequences are longer than a transformers model allows.
+
+    With scaled rotary embeddings, the model's max_position_embeddings may be the length before scaling, and any length
+    is allowed.
+    """
+    config = getattr(model, "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    scaling = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if isinstance(limit, int) and 0 < limit < seq_len and scaling == "default":  # -1: no limit
+        raise UserError(
+            f"inner.seq_len={seq_len} is longer than the model's max_position_embeddings={limit}:"
+            f" set inner.seq_len={limit}"
+        )
 
 
 def train_in_float32(model: Module) -> None:
