@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from outerloop.inner.trainer import Trainer, pick_device
 from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
-from outerloop.replica.island import Island, run_inline
+from outerloop.replica.island import Island, run_inline, to_float32
 from outerloop.state.part_states import load_part, unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
 from outerloop.swarm.membership.answering_peers import answering_peers
@@ -87,8 +88,10 @@ def shared_corpus(config: DictConfig) -> str | None:
 def make_model(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with seeded initial weights, which are identical on identical hardware (see initial_state.py).
 
+    Trainable weights are at least float32, also if they were loaded in a lower precision.
+
     Raises UserError if the model's vocabulary is smaller than the data's, if its maximum sequence length is less than
-    inner.seq_len, or if one of them is not a whole number.
+    inner.seq_len, or if one of these options is not a whole number.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
@@ -114,7 +117,49 @@ def make_model(config: DictConfig, corpus: Corpus) -> Module:
             f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}:"
             f" set inner.seq_len={node.max_seq_len}"
         )
-    return make(node)
+    model = make(node)
+    check_vocabulary(model, corpus)
+    check_positions(model, config.inner.seq_len)
+    train_in_float32(model)
+    return model
+
+
+def check_vocabulary(model: Module, corpus: Corpus) -> None:
+    """Raise UserError if a transformers model has fewer token ids than the data."""
+    with suppress(AttributeError, NotImplementedError):  # not a transformers model, or one without such a table
+        rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        if rows < corpus.vocab_size:
+            raise UserError(
+                f"the model's vocabulary of {rows} tokens is smaller than the data's {corpus.vocab_size}:"
+                " set data.tokenizer to the model's tokenizer, or choose another model"
+            )
+
+
+def check_positions(model: Module, seq_len: int) -> None:
+    """Raise UserError if sequences are longer than a transformers model allows.
+
+    With scaled rotary embeddings, the model's max_position_embeddings may be the length before scaling, and any length
+    is allowed.
+    """
+    config = getattr(model, "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    scaling = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if isinstance(limit, int) and 0 < limit < seq_len and scaling == "default":  # -1: no limit
+        raise UserError(
+            f"inner.seq_len={seq_len} is longer than the model's max_position_embeddings={limit}:"
+            f" set inner.seq_len={limit}"
+        )
+
+
+def train_in_float32(model: Module) -> None:
+    """Convert a model to float32, in place, if a trainable parameter is float16 or bfloat16.
+
+    Such a parameter would lose small updates to rounding. If only frozen parameters have a lower precision, such as
+    those under adapters, they keep it, which saves memory.
+    """
+    if any(p.requires_grad and p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
+        for x in chain(model.parameters(), model.buffers()):
+            x.data = to_float32(x.data)
 
 
 def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:

@@ -15,7 +15,7 @@ import copy
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -86,8 +86,9 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
     disable_progress_bar()
     folder.mkdir()
     if isinstance(model, PreTrainedModel):
-        model.save_pretrained(folder, state_dict=state)
-        write_config(model, tokenizer, folder)
+        dtype = max((x.dtype for x in state.values() if x.is_floating_point()), key=lambda dtype: dtype.itemsize)
+        model.save_pretrained(folder, state_dict=state)  # removes the tensors from `state`
+        write_config(model, dtype, tokenizer, folder)
     else:
         order = json.dumps(list(trainable_parameters(model)))
         save_file(state, folder / "model.safetensors", metadata={ORDER: order})
@@ -95,17 +96,29 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
         tokenizer.save_pretrained(folder)
 
 
-def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the model config with the tokenizer's special token ids, so that generation stops at the end of a text."""
-    from transformers import GenerationConfig
+def write_config(
+    model: PreTrainedModel, dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> None:
+    """Write the model's config with the dtype of the exported weights, and its generation config.
 
-    if tokenizer is None:
-        return
-    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    The tokenizer's special token ids are added where a config has none, so that generation stops at the end of a text.
+    """
     config = copy.deepcopy(model.config)
-    config.update(special)
+    config.dtype = dtype
+    add_special_ids(config, tokenizer)
     config.save_pretrained(folder)
-    GenerationConfig(**special).save_pretrained(folder)
+    if model.can_generate():
+        generation = copy.deepcopy(model.generation_config)
+        add_special_ids(generation, tokenizer)
+        # not save_pretrained, which refuses a changed config with a contradiction, such as top_p without sampling
+        generation.to_json_file(str(folder / "generation_config.json"), keys_to_pop=["compile_config"])
+
+
+def add_special_ids(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Set the special token ids that a config lacks to those of the tokenizer, if there is one."""
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if tokenizer is not None and getattr(config, name, None) is None:
+            setattr(config, name, getattr(tokenizer, name))
 
 
 def is_replaceable(folder: Path) -> bool:

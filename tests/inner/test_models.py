@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
 import re
@@ -122,6 +123,36 @@ def test_an_export_loads_and_generates(tmp_path: Path, tie_embeddings: bool) -> 
     written = loaded.generate(**prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False)
     assert tokenizer.decode(written[0]).startswith("def f") and written.shape == (1, 10)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("tokenizer", [None, byte_tokenizer()])
+def test_an_export_of_a_bfloat16_model_loads_its_float32_weights(tmp_path: Path, tokenizer: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = small().bfloat16()
+    slow = {name: x.float() + 1e-3 for name, x in moved(model).items()}
+    export_hf(model, slow, tokenizer, tmp_path / "out")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(p, slow[name]) for name, p in loaded.named_parameters())
+    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+@pytest.mark.parametrize("temperature", [{"do_sample": True, "temperature": 0.6}, {"do_sample": False}])
+def test_an_export_keeps_the_generation_settings_of_the_model(tmp_path: Path, temperature: dict[str, Any]) -> None:
+    from transformers import AutoConfig, GenerationConfig
+
+    model: Any = small()
+    model.config.eos_token_id = 7
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"bos_token_id": 3, "eos_token_id": [7, 9], "top_p": 0.9, **temperature})
+    )
+    model.generation_config = GenerationConfig.from_pretrained(tmp_path)
+    export_hf(model, moved(model), byte_tokenizer(), tmp_path / "out")
+    written = GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
+    expected = {"bos_token_id": 3, "eos_token_id": [7, 9], "pad_token_id": 0, "top_p": 0.9, **temperature}
+    assert {key: written.get(key) for key in expected} == expected
+    assert AutoConfig.from_pretrained(tmp_path / "out").eos_token_id == 7
+    assert model.generation_config.pad_token_id is None
 
 
 def test_an_own_module_is_exported_as_its_tensors(tmp_path: Path) -> None:
