@@ -101,7 +101,7 @@ def write_config(
 ) -> None:
     """Write the model's config with the dtype of the exported weights, and its generation config.
 
-    The tokenizer's special token ids are added where a config has none, so that generation stops at the end of a text.
+    Both get the tokenizer's special token ids, so that generation stops at the end of a text.
     """
     config = copy.deepcopy(model.config)
     config.dtype = dtype
@@ -115,10 +115,11 @@ def write_config(
 
 
 def add_special_ids(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    """Set the special token ids that a config lacks to those of the tokenizer, if there is one."""
+    """Set each special token id of the tokenizer in a config, unless the config has it, alone or in a list."""
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if tokenizer is not None and getattr(config, name, None) is None:
-            setattr(config, name, getattr(tokenizer, name))
+        own, given = getattr(config, name, None), getattr(tokenizer, name, None)
+        if given is not None and given not in (own if isinstance(own, list) else [own]):
+            setattr(config, name, given)
 
 
 def is_replaceable(folder: Path) -> bool:

@@ -142,16 +142,16 @@ def test_an_export_keeps_the_generation_settings_of_the_model(tmp_path: Path, te
     from transformers import AutoConfig, GenerationConfig
 
     model: Any = small()
-    model.config.eos_token_id = 7
+    model.config.eos_token_id = 7  # the tokenizer has 0, with which the texts of this training ended
     (tmp_path / "generation_config.json").write_text(
-        json.dumps({"bos_token_id": 3, "eos_token_id": [7, 9], "top_p": 0.9, **temperature})
+        json.dumps({"bos_token_id": 3, "eos_token_id": [7, 0], "top_p": 0.9, **temperature})
     )
     model.generation_config = GenerationConfig.from_pretrained(tmp_path)
     export_hf(model, moved(model), byte_tokenizer(), tmp_path / "out")
     written = GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
-    expected = {"bos_token_id": 3, "eos_token_id": [7, 9], "pad_token_id": 0, "top_p": 0.9, **temperature}
+    expected = {"bos_token_id": 3, "eos_token_id": [7, 0], "pad_token_id": 0, "top_p": 0.9, **temperature}
     assert {key: written.get(key) for key in expected} == expected
-    assert AutoConfig.from_pretrained(tmp_path / "out").eos_token_id == 7
+    assert AutoConfig.from_pretrained(tmp_path / "out").eos_token_id == 0
     assert model.generation_config.pad_token_id is None
 
 
