@@ -270,6 +270,21 @@ def test_a_glob_without_files_is_named(tmp_path: Path) -> None:
         text(files=[], tokenizer=None)
 
 
+def test_a_file_name_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", b"plain.txt"):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_text(records(0, 500))
+    corpus = text(files=[str(tmp_path / "*.txt")], tokenizer=None)
+    assert corpus.validation(seq_len=8, sequences=1).shape == (1, 9)
+
+
+def test_a_text_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text(records(0, 500))
+    corpus = text(files=[str(tmp_path / "one.txt")], tokenizer=None)
+    (tmp_path / "one.txt").unlink()
+    with pytest.raises(UserError, match=r"one.txt cannot be read \(No such file or directory\): let this user read"):
+        corpus.validation(seq_len=8, sequences=1)
+
+
 # tokenizers
 
 
