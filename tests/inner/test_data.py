@@ -409,6 +409,12 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"cut.bin: the header states 900 tokens, but the file has 890"):
         opened(cut)
+    for stated in (-5, 890):
+        header = np.array([20240520, 1, stated], dtype=np.int32).tobytes()
+        full = write_shard(tmp_path / "full.bin", np.zeros(900, dtype=np.uint16))
+        full.write_bytes(header + full.read_bytes()[len(header) :])
+        with pytest.raises(UserError, match=rf"full.bin: the header states {stated} tokens, but the file has 900"):
+            opened(full)
     large = write_shard(tmp_path / "ids.bin", np.full(900, 100, dtype=np.uint16))
     with pytest.raises(UserError, match=r"ids.bin: token id 100 is not below .* size of 100; set data.vocab_size=N"):
         opened(large).validation(seq_len=8, sequences=1)
