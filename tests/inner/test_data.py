@@ -25,7 +25,7 @@ from outerloop.inner.data.hf import require_datasets
 from outerloop.inner.data.partition import balance_by_bytes, rank_span
 from outerloop.inner.data.stdlib import stdlib
 from outerloop.inner.data.text import text
-from outerloop.inner.data.tokenization import byte_tokenizer
+from outerloop.inner.data.tokenization import byte_tokenizer, encoding
 from outerloop.inner.data.tokens import TokenShards
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
@@ -318,6 +318,14 @@ def test_text_through_a_local_tokenizer(tmp_path: Path) -> None:
     assert torch.equal(windows, text(files=files, tokenizer=None).validation(seq_len=32, sequences=3))
     with pytest.raises(UserError, match=r"data.tokenizer=.* contains no Hugging Face tokenizer"):
         text(files=files, tokenizer=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("content", ["{}", "null"])
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, content: str) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=rf"data.tokenizer={tmp_path} contains no Hugging Face tokenizer"):
+        encoding(str(tmp_path))
 
 
 # token shards

@@ -76,7 +76,7 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     path = Path(folder).expanduser()
     try:
         return AutoTokenizer.from_pretrained(path.resolve(strict=True), local_files_only=True)
-    except (OSError, ValueError) as error:  # raised by resolve and transformers if there is no tokenizer
+    except Exception as error:  # transformers raises many types, such as KeyError for a tokenizer.json of {}
         raise UserError(
             f"data.tokenizer={folder} contains no Hugging Face tokenizer; pass a folder written by save_pretrained, "
             "or set data.tokenizer=null"
