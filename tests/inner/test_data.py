@@ -17,6 +17,8 @@ from hydra.utils import instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from outerloop.inner.data.corpus import Corpus, Stream
 from outerloop.inner.data.documents import Documents, is_fair
@@ -318,6 +320,13 @@ def test_text_through_a_local_tokenizer(tmp_path: Path) -> None:
     assert torch.equal(windows, text(files=files, tokenizer=None).validation(seq_len=32, sequences=3))
     with pytest.raises(UserError, match=r"data.tokenizer=.* contains no Hugging Face tokenizer"):
         text(files=files, tokenizer=str(tmp_path / "nowhere"))
+
+
+def test_a_tokenizer_with_gaps_in_its_ids_has_a_vocabulary_up_to_the_largest_id(tmp_path: Path) -> None:
+    core = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 7, "[UNK]": 8}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]").save_pretrained(tmp_path)
+    tokenizer = encoding(str(tmp_path))
+    assert tokenizer.vocab_size == 9 and tokenizer.encode(b"c").max() == 7
 
 
 @pytest.mark.parametrize("content", ["{}", "null"])

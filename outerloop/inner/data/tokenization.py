@@ -50,7 +50,8 @@ class LocalTokenizer:
 
     def __init__(self, folder: str) -> None:
         self._tokenizer = load_tokenizer(folder)
-        self.vocab_size = len(self._tokenizer)
+        ids = self._tokenizer.get_vocab().values()
+        self.vocab_size = max(len(self._tokenizer), max(ids, default=-1) + 1)  # ids may have gaps
         self.identity = identity_of(self._tokenizer)
         eos = self._tokenizer.eos_token_id
         self._end = [] if eos is None else [eos]
