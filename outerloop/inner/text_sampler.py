@@ -35,7 +35,7 @@ class TextSampler:
     window: maximum number of preceding tokens that the model sees when it predicts the next one.
     tokenizer: tokenizer of the data.
 
-    Raises UserError if the data has no tokenizer, or if the prompt is empty.
+    Raises UserError if the data has no tokenizer, or if the prompt contains no token.
     """
 
     every: int
@@ -49,8 +49,11 @@ class TextSampler:
             raise UserError(
                 f"samples.every={self.every} needs a tokenizer, but this data has none: set samples.every=0"
             )
-        if not self.prompt:
-            raise UserError("samples.prompt is empty: set it to a non-empty text, for example samples.prompt='The'")
+        if not self._prompt_ids():
+            raise UserError(
+                "samples.prompt is empty or contains no token of data.tokenizer: set it to another text, for example"
+                " samples.prompt='The'"
+            )
 
     def sample(self, trainer: Trainer, weights: Tensors, *, seed: int) -> str:
         """Return the prompt followed by the text that the model generates with the given weights.
@@ -60,10 +63,14 @@ class TextSampler:
         assert self.tokenizer is not None
         outer = trainer.outer
         outer.before_update()
-        prompt = torch.tensor([self.tokenizer.encode(self.prompt, add_special_tokens=False)])
+        prompt = torch.tensor([self._prompt_ids()], dtype=torch.long)
         with outer.temporary_weights(weights), trainer.autocast():
             generated = outer.island.compute(self.generate, trainer.model, prompt.to(trainer.device), seed)
         return str(self.tokenizer.decode(generated[0]))
+
+    def _prompt_ids(self) -> list[int]:
+        assert self.tokenizer is not None
+        return list(self.tokenizer.encode(self.prompt, add_special_tokens=False))
 
     @torch.no_grad()
     def generate(self, model: Module, text: Tensor, seed: int) -> Tensor:

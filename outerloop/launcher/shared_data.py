@@ -28,8 +28,16 @@ def prepare(config: DictConfig, tell: Tell) -> None:
 
 
 def share(config: DictConfig, tell: Tell) -> None:
-    """Publish the data of this machine, and train on the published corpus."""
+    """Publish the data of this machine, and train on the published corpus.
+
+    Raises UserError if this data cannot be published.
+    """
     data = config.data
+    if data.get("non_iid"):
+        raise UserError(
+            "data.non_iid=true does not apply to a published corpus, from which all workers draw: set"
+            " data.non_iid=false, or leave corpus.share out"
+        )
     corpus = None if "sha256" in data else make(data)
     if not isinstance(corpus, Publishable):
         raise UserError(

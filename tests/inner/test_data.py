@@ -17,6 +17,8 @@ from hydra.utils import instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from outerloop.inner.data.corpus import Corpus, Stream
 from outerloop.inner.data.documents import Documents, is_fair
@@ -25,7 +27,7 @@ from outerloop.inner.data.hf import require_datasets
 from outerloop.inner.data.partition import balance_by_bytes, rank_span
 from outerloop.inner.data.stdlib import stdlib
 from outerloop.inner.data.text import text
-from outerloop.inner.data.tokenization import byte_tokenizer
+from outerloop.inner.data.tokenization import byte_tokenizer, encoding
 from outerloop.inner.data.tokens import TokenShards
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
@@ -270,6 +272,21 @@ def test_a_glob_without_files_is_named(tmp_path: Path) -> None:
         text(files=[], tokenizer=None)
 
 
+def test_a_file_name_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", b"plain.txt"):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_text(records(0, 500))
+    corpus = text(files=[str(tmp_path / "*.txt")], tokenizer=None)
+    assert corpus.validation(seq_len=8, sequences=1).shape == (1, 9)
+
+
+def test_a_text_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text(records(0, 500))
+    corpus = text(files=[str(tmp_path / "one.txt")], tokenizer=None)
+    (tmp_path / "one.txt").unlink()
+    with pytest.raises(UserError, match=r"one.txt cannot be read \(No such file or directory\): let this user read"):
+        corpus.validation(seq_len=8, sequences=1)
+
+
 # tokenizers
 
 
@@ -303,6 +320,21 @@ def test_text_through_a_local_tokenizer(tmp_path: Path) -> None:
     assert torch.equal(windows, text(files=files, tokenizer=None).validation(seq_len=32, sequences=3))
     with pytest.raises(UserError, match=r"data.tokenizer=.* contains no Hugging Face tokenizer"):
         text(files=files, tokenizer=str(tmp_path / "nowhere"))
+
+
+def test_a_tokenizer_with_gaps_in_its_ids_has_a_vocabulary_up_to_the_largest_id(tmp_path: Path) -> None:
+    core = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 7, "[UNK]": 8}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]").save_pretrained(tmp_path)
+    tokenizer = encoding(str(tmp_path))
+    assert tokenizer.vocab_size == 9 and tokenizer.encode(b"c").max() == 7
+
+
+@pytest.mark.parametrize("content", ["{}", "null"])
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, content: str) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=rf"data.tokenizer={tmp_path} contains no Hugging Face tokenizer"):
+        encoding(str(tmp_path))
 
 
 # token shards
@@ -394,6 +426,12 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"cut.bin: the header states 900 tokens, but the file has 890"):
         opened(cut)
+    for stated in (-5, 890):
+        header = np.array([20240520, 1, stated], dtype=np.int32).tobytes()
+        full = write_shard(tmp_path / "full.bin", np.zeros(900, dtype=np.uint16))
+        full.write_bytes(header + full.read_bytes()[len(header) :])
+        with pytest.raises(UserError, match=rf"full.bin: the header states {stated} tokens, but the file has 900"):
+            opened(full)
     large = write_shard(tmp_path / "ids.bin", np.full(900, 100, dtype=np.uint16))
     with pytest.raises(UserError, match=r"ids.bin: token id 100 is not below .* size of 100; set data.vocab_size=N"):
         opened(large).validation(seq_len=8, sequences=1)

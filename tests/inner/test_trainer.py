@@ -5,6 +5,8 @@ import threading
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from outerloop.config import build, instantiate, load
 from outerloop.inner.data.tokenization import byte_tokenizer
@@ -15,6 +17,7 @@ from outerloop.launcher import thread_pool
 from outerloop.launcher.run_worker import export_model
 from outerloop.launcher.thread_pool import ComputeThread
 from outerloop.launcher.train import train
+from outerloop.types import UserError
 from tests.support.small_trainer import SMALL, trainer_of
 
 
@@ -221,3 +224,10 @@ def test_gradients_do_not_outlive_their_step():
     trainer = trainer_of("inner.batch=2")
     trainer.step()
     assert all(p.grad is None for p in trainer.params)
+
+
+def test_a_prompt_without_tokens_is_refused():
+    core = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))  # has no token for other letters
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    with pytest.raises(UserError, match=r"samples.prompt is empty or contains no token of data.tokenizer"):
+        TextSampler(every=1, prompt="b", tokens=8, window=8, tokenizer=tokenizer)

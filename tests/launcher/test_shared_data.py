@@ -165,3 +165,9 @@ def test_what_cannot_be_shared_or_downloaded_is_one_line(
 def test_the_processes_of_torchrun_share_nothing() -> None:
     with pytest.raises(UserError, match="does not apply to processes of torchrun"):
         torchrun_rank.load_settings(["exchange=distributed", "corpus.share=x"], processes=2)
+
+
+def test_packages_of_workers_are_not_published(tmp_path: Path) -> None:
+    own = ["data.non_iid=true", "corpus.share=code", f"corpus.folder={tmp_path}"]
+    with pytest.raises(UserError, match=r"data.non_iid=true does not apply to a published corpus"):
+        prepare(load.load([*RUN, "data=stdlib", *own]), ignore)

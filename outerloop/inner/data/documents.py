@@ -8,6 +8,7 @@ workers train on contiguous spans of the joined training text, and each worker r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from outerloop.inner.data.fingerprint import fingerprint_of
 from outerloop.inner.data.partition import balance_by_bytes, is_held_out, rank_span, training_length
 from outerloop.inner.data.tokenization import Encoding
 from outerloop.inner.data.windows import WindowStream, spread_windows
+from outerloop.state.damage import refuse_unreadable
 from outerloop.types import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class Documents:
         training: list[Document] = []
         held_out: list[Document] = []
         for document in self.documents:
-            (held_out if is_held_out(document.name.encode()) else training).append(document)
+            (held_out if is_held_out(os.fsencode(document.name)) else training).append(document)
         share = total_bytes(held_out) / max(1, total_bytes(self.documents))
         return (training, held_out) if 0.01 <= share <= 0.2 else None
 
@@ -133,7 +135,13 @@ class Documents:
     def _read(self, documents: Sequence[Document]) -> np.ndarray:
         if not documents:
             return np.empty(0, dtype=np.uint8)
-        return np.concatenate([self.encoding.encode(document.path.read_bytes()) for document in documents])
+        return np.concatenate([self.encoding.encode(read_document(document.path)) for document in documents])
+
+
+def read_document(path: Path) -> bytes:
+    """Read a text file. Raises UserError if it cannot be read."""
+    with refuse_unreadable(path, mend="let this user read the file, or leave it out of the data"):
+        return path.read_bytes()
 
 
 def total_bytes(documents: Sequence[Document]) -> int:

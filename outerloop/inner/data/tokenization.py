@@ -50,7 +50,8 @@ class LocalTokenizer:
 
     def __init__(self, folder: str) -> None:
         self._tokenizer = load_tokenizer(folder)
-        self.vocab_size = len(self._tokenizer)
+        ids = self._tokenizer.get_vocab().values()
+        self.vocab_size = max(len(self._tokenizer), max(ids, default=-1) + 1)  # ids may have gaps
         self.identity = identity_of(self._tokenizer)
         eos = self._tokenizer.eos_token_id
         self._end = [] if eos is None else [eos]
@@ -76,7 +77,7 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     path = Path(folder).expanduser()
     try:
         return AutoTokenizer.from_pretrained(path.resolve(strict=True), local_files_only=True)
-    except (OSError, ValueError) as error:  # raised by resolve and transformers if there is no tokenizer
+    except Exception as error:  # transformers raises many types, such as KeyError for a tokenizer.json of {}
         raise UserError(
             f"data.tokenizer={folder} contains no Hugging Face tokenizer; pass a folder written by save_pretrained, "
             "or set data.tokenizer=null"

@@ -64,7 +64,7 @@ def open_shard(path: Path) -> Shard:
         )
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
     available = (path.stat().st_size - HEADER_BYTES) // shard.dtype.itemsize
-    if available < tokens:
+    if not 0 <= tokens == available:
         raise UserError(f"{path}: the header states {tokens} tokens, but the file has {available}; copy the file again")
     return shard
 
