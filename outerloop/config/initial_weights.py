@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 from torch.nn import Module
 
 from outerloop.types import Tensors, UserError
@@ -24,8 +28,9 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
             model.safetensors.
 
     Raises:
-        UserError: if the folder contains no weights, or if a parameter of the model is missing there or has a different
-            shape. Parameters that share a tensor need only one entry.
+        UserError: if the folder contains no weights, if a parameter of the model is missing there or has a different
+            shape, if parameters that share a tensor (only one needs an entry) have different values there, or if the
+            folder contains weights that the model does not have.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     files = sorted(folder.glob("*.safetensors"))
@@ -35,6 +40,12 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
         weights = {name: x for file in files for name, x in load_file(file).items()}
     except (OSError, SafetensorError) as error:
         raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
+    check_fit(model, weights, source)
+    return weights
+
+
+def check_fit(model: Module, weights: Tensors, source: str | Path) -> None:
+    """Raise UserError if the weights in a folder are not those of a model. The cases are those of `read_weights`."""
     params = dict(model.named_parameters(remove_duplicate=False))
     found = {id(p) for name, p in params.items() if name in weights}
     for name, p in params.items():
@@ -48,4 +59,30 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
                 f"init_from={source}: {name} has shape {there} in this folder but {here} in the model: set the model"
                 " options that match these weights"
             )
-    return weights
+    check_shared(params, weights, source)
+    extra = sorted(
+        name for name in weights.keys() - params.keys() - model.state_dict().keys() if not ignored(model, name)
+    )
+    if extra:
+        raise UserError(
+            f"init_from={source} contains {extra[0]}, which the model does not have: set the model options that match"
+            " these weights"
+        )
+
+
+def check_shared(params: Mapping[str, Tensor], weights: Tensors, source: str | Path) -> None:
+    """Raise UserError if parameters that share one tensor of the model have different values in the folder."""
+    first: dict[int, str] = {}
+    for name in params.keys() & weights.keys():
+        other = first.setdefault(id(params[name]), name)
+        if not torch.equal(weights[name], weights[other]):
+            raise UserError(
+                f"init_from={source}: {min(name, other)} and {max(name, other)} have different values in this folder,"
+                " but are one tensor in the model: set model.tie_embeddings=false"
+            )
+
+
+def ignored(model: Module, name: str) -> bool:
+    """Return whether a model loads without the entry `name` of a file, by the rules of transformers."""
+    patterns = [r"rotary_emb\.inv_freq$", *(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())]
+    return any(re.search(pattern, name) for pattern in patterns)
