@@ -159,12 +159,12 @@ def contributors_part(contributions: Contributions, present: Collection[str]) ->
 def headline(run: str, seen: SeenPeers) -> str:
     """Return the headline: the number of peers in the run, and how many of them took part in the newest round.
 
-    The newest round is the one that half of the peers with a round have reached, and the second number is the upper
-    median of what those that took part in it report, because a single peer could claim any number.
+    The newest round is the one that half of the peers with a round have reached. The second number is the upper median
+    of what peers report for their own last round. A single peer could claim any number.
     """
     known = [status for record, _ in seen if (status := record.status) and status.round]
     newest = sorted((status.round for status in known), reverse=True)[(len(known) - 1) // 2] if known else 0
-    took_part = median_high([status.peers for status in known if status.round == newest and status.peers] or [0])
+    took_part = median_high([status.peers for status in known if status.peers] or [0])
     last = f"{took_part} took part in round {newest}" if newest else "no round yet"
     return f"run {run}: {len(seen)} peer{'s' * (len(seen) != 1)}, {last}"
 

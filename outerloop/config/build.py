@@ -131,20 +131,20 @@ def check_vocabulary(model: Module, corpus: Corpus) -> None:
         if rows < corpus.vocab_size:
             raise UserError(
                 f"the model's vocabulary of {rows} tokens is smaller than the data's {corpus.vocab_size}:"
-                " set data.tokenizer to the model's tokenizer, or choose another model"
+                " set data.tokenizer to the model's tokenizer, or model._target_ to a function that enlarges the"
+                " embeddings"
             )
 
 
 def check_positions(model: Module, seq_len: int) -> None:
-    """Raise UserError if sequences are longer than a transformers model allows.
+    """Raise UserError if sequences are longer than a transformers model can compute.
 
-    With scaled rotary embeddings, the model's max_position_embeddings may be the length before scaling, and any length
-    is allowed.
+    A model with rotary embeddings computes any length, so its max_position_embeddings is no limit.
     """
     config = getattr(model, "config", None)
     limit = getattr(config, "max_position_embeddings", None)
-    scaling = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if isinstance(limit, int) and 0 < limit < seq_len and scaling == "default":  # -1: no limit
+    rotary = getattr(config, "rope_parameters", None)
+    if isinstance(limit, int) and 0 < limit < seq_len and not rotary:  # -1: no limit
         raise UserError(
             f"inner.seq_len={seq_len} is longer than the model's max_position_embeddings={limit}:"
             f" set inner.seq_len={limit}"

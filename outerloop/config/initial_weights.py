@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,15 +34,26 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
             folder contains weights that the model does not have.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
-    files = sorted(folder.glob("*.safetensors"))
+    try:
+        files = weight_files(folder)
+        weights = {name: x for file in files for name, x in load_file(file).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
     if not files:
         raise UserError(f"init_from={source} contains no safetensors files: set it to a finished run or a model folder")
-    try:
-        weights = {name: x for file in files for name, x in load_file(file).items()}
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
     check_fit(model, weights, source)
     return weights
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files that transformers would load: those of the index, or model.safetensors.
+
+    If there is neither, return all. Folders may also contain the same weights in another format.
+    """
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.exists():
+        return sorted({folder / Path(name).name for name in json.loads(index.read_text())["weight_map"].values()})
+    return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def check_fit(model: Module, weights: Tensors, source: str | Path) -> None:
@@ -60,9 +72,8 @@ def check_fit(model: Module, weights: Tensors, source: str | Path) -> None:
                 " options that match these weights"
             )
     check_shared(params, weights, source)
-    extra = sorted(
-        name for name in weights.keys() - params.keys() - model.state_dict().keys() if not ignored(model, name)
-    )
+    known = params.keys() | dict(model.named_buffers(remove_duplicate=False)).keys()
+    extra = sorted(name for name in weights.keys() - known if not ignored(model, name))
     if extra:
         raise UserError(
             f"init_from={source} contains {extra[0]}, which the model does not have: set the model options that match"
@@ -78,11 +89,16 @@ def check_shared(params: Mapping[str, Tensor], weights: Tensors, source: str | P
         if not torch.equal(weights[name], weights[other]):
             raise UserError(
                 f"init_from={source}: {min(name, other)} and {max(name, other)} have different values in this folder,"
-                " but are one tensor in the model: set model.tie_embeddings=false"
+                " but are one tensor in the model: set model options that separate them, such as"
+                " model.tie_embeddings=false"
             )
 
 
 def ignored(model: Module, name: str) -> bool:
     """Return whether a model loads without the entry `name` of a file, by the rules of transformers."""
-    patterns = [r"rotary_emb\.inv_freq$", *(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())]
+    patterns = [
+        r"rotary_emb\.inv_freq$",
+        r"(^|\.)position_ids$",
+        *(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()),
+    ]
     return any(re.search(pattern, name) for pattern in patterns)

@@ -68,8 +68,10 @@ def test_one_peer_that_claims_a_far_round_does_not_change_the_headline() -> None
 
 
 def test_one_peer_that_claims_many_peers_does_not_change_the_headline() -> None:
-    seen = [(record(i % 2, Status(round=12, peers=peers)), 1.0) for i, peers in enumerate([3, 0, 900, 3])]
-    assert status.headline("r", seen) == "run r: 4 peers, 3 took part in round 12"
+    for claimed in ([(12, 3), (12, 0), (12, 900), (12, 3)], [(12, 900), (12, 3), (11, 3), (13, 0)]):
+        told = [Status(round=round, peers=peers) for round, peers in claimed]
+        seen = [(record(i % 2, one), 1.0) for i, one in enumerate(told)]
+        assert status.headline("r", seen) == "run r: 4 peers, 3 took part in round 12"
 
 
 def test_a_peer_that_downloads_the_state_shows_how_much_it_has_received() -> None:

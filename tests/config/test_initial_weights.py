@@ -40,7 +40,7 @@ def test_parameters_that_share_a_tensor_need_one_entry_or_equal_ones(tmp_path, w
 
 def test_different_values_of_parameters_that_share_a_tensor_are_refused(tmp_path):
     with pytest.raises(
-        UserError, match=r"first\.weight and last\.weight have different values .*set model\.tie_embeddings=false"
+        UserError, match=r"first\.weight and last\.weight have different values .* such as model\.tie_embeddings=false"
     ):
         loaded(tmp_path, first_weight=ONES, last_weight=ZEROS)
 
@@ -48,6 +48,30 @@ def test_different_values_of_parameters_that_share_a_tensor_are_refused(tmp_path
 def test_weights_that_the_model_does_not_have_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"contains third\.weight, which the model does not have"):
         loaded(tmp_path, first_weight=ONES, third_weight=ONES.clone())
+
+
+def test_only_the_files_that_transformers_loads_are_read(tmp_path):
+    save_file({"first.weight": ONES}, tmp_path / "model.safetensors")
+    save_file({"layers.0.wk": ZEROS}, tmp_path / "consolidated.safetensors")
+    model = Tied()
+    load_initial_weights(model, tmp_path)
+    assert torch.equal(model.first.weight, ONES)
+
+
+def test_the_files_of_an_index_are_read(tmp_path):
+    save_file({"first.weight": ONES}, tmp_path / "a.safetensors")
+    save_file({"layers.0.wk": ZEROS}, tmp_path / "b.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"first.weight": "a.safetensors"}}')
+    model = Tied()
+    load_initial_weights(model, tmp_path)
+    assert torch.equal(model.first.weight, ONES)
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 1}', '{"weight_map": {"a": "none.safetensors"}}'])
+def test_a_damaged_index_is_one_line(tmp_path, index):
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_initial_weights(Tied(), tmp_path)
 
 
 def test_frequencies_of_rotary_embeddings_may_be_in_the_folder(tmp_path):
