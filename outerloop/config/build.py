@@ -139,7 +139,7 @@ def check_vocabulary(model: Module, corpus: Corpus) -> None:
 def check_positions(model: Module, seq_len: int) -> None:
     """Raise UserError if sequences are longer than a transformers model can compute.
 
-    A model with rotary embeddings computes any length, so its max_position_embeddings is no limit.
+    A model with rotary embeddings computes any length, whatever its max_position_embeddings is.
     """
     config = getattr(model, "config", None)
     limit = getattr(config, "max_position_embeddings", None)
