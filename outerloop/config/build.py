@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.optim import Optimizer
 from outerloop.config.initial_weights import load_initial_weights
 from outerloop.config.instantiate import make
 from outerloop.config.load import inner_optimizer
+from outerloop.config.model import make_model
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import samples_per_round, settings_to_compare
@@ -30,7 +30,7 @@ from outerloop.inner.trainer import Trainer, pick_device
 from outerloop.inner.training_stream import make_stream, order_seed
 from outerloop.protocols import AdaptiveSchedule, Exchange, OuterMethod, Schedule
 from outerloop.replica.gathered import Gathered
-from outerloop.replica.island import Island, run_inline, to_float32
+from outerloop.replica.island import Island, run_inline
 from outerloop.state.part_states import load_part, unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
 from outerloop.swarm.membership.answering_peers import answering_peers
@@ -83,83 +83,6 @@ def shared_corpus(config: DictConfig) -> str | None:
     """Return the folder of the training data that the peers of the run serve, or None with any other data."""
     data = config.data
     return str(corpus_path(data.folder, data.sha256)) if "sha256" in data else None
-
-
-def make_model(config: DictConfig, corpus: Corpus) -> Module:
-    """Return the model with seeded initial weights, which are identical on identical hardware (see initial_state.py).
-
-    Trainable weights are at least float32, also if they were loaded in a lower precision.
-
-    Raises UserError if the model's vocabulary is smaller than the data's, if its maximum sequence length is less than
-    inner.seq_len, or if one of these options is not a whole number.
-    """
-    torch.manual_seed(config.seed)
-    node = config.model.copy()
-    if "vocab_size" in node:
-        if not isinstance(node.vocab_size, int | None):
-            raise UserError(
-                f"model.vocab_size={node.vocab_size} must be a whole number, or null for the data's:"
-                f" set model.vocab_size={corpus.vocab_size}"
-            )
-        node.vocab_size = node.vocab_size or corpus.vocab_size
-        if node.vocab_size < corpus.vocab_size:
-            raise UserError(
-                f"model.vocab_size={node.vocab_size} is smaller than the data's {corpus.vocab_size}:"
-                f" set model.vocab_size={corpus.vocab_size}"
-            )
-    if "max_seq_len" in node and not isinstance(node.max_seq_len, int):
-        raise UserError(
-            f"model.max_seq_len={'null' if node.max_seq_len is None else node.max_seq_len} must be a whole number:"
-            f" set model.max_seq_len={config.inner.seq_len}"
-        )
-    if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
-        raise UserError(
-            f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}:"
-            f" set inner.seq_len={node.max_seq_len}"
-        )
-    model = make(node)
-    check_vocabulary(model, corpus)
-    check_positions(model, config.inner.seq_len)
-    train_in_float32(model)
-    return model
-
-
-def check_vocabulary(model: Module, corpus: Corpus) -> None:
-    """Raise UserError if a transformers model has fewer token ids than the data."""
-    with suppress(AttributeError, NotImplementedError):  # not a transformers model, or one without such a table
-        rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        if rows < corpus.vocab_size:
-            raise UserError(
-                f"the model's vocabulary of {rows} tokens is smaller than the data's {corpus.vocab_size}:"
-                " set data.tokenizer to the model's tokenizer, or model._target_ to a function that enlarges the"
-                " embeddings"
-            )
-
-
-def check_positions(model: Module, seq_len: int) -> None:
-    """Raise UserError if sequences are longer than a transformers model can compute.
-
-    A model with rotary embeddings computes any length, whatever its max_position_embeddings is.
-    """
-    config = getattr(model, "config", None)
-    limit = getattr(config, "max_position_embeddings", None)
-    rotary = getattr(config, "rope_parameters", None)
-    if isinstance(limit, int) and 0 < limit < seq_len and not rotary:  # -1: no limit
-        raise UserError(
-            f"inner.seq_len={seq_len} is longer than the model's max_position_embeddings={limit}:"
-            f" set inner.seq_len={limit}"
-        )
-
-
-def train_in_float32(model: Module) -> None:
-    """Convert a model to float32, in place, if a trainable parameter is float16 or bfloat16.
-
-    Such a parameter would lose small updates to rounding. If only frozen parameters have a lower precision, such as
-    those under adapters, they keep it, which saves memory.
-    """
-    if any(p.requires_grad and p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
-        for x in chain(model.parameters(), model.buffers()):
-            x.data = to_float32(x.data)
 
 
 def make_sampler(config: DictConfig, corpus: Corpus) -> TextSampler | None:

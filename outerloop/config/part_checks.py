@@ -12,9 +12,10 @@ from outerloop import wire
 from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.aggregate.screen import screen_of
 from outerloop.config.audits import check_audits
-from outerloop.config.build import capabilities, make_model, make_optimizer_factory, make_sampler
+from outerloop.config.build import capabilities, make_optimizer_factory, make_sampler
 from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
+from outerloop.config.model import make_model
 from outerloop.core import compatibility
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus

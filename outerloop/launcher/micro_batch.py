@@ -25,8 +25,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Module
 
-from outerloop.config.build import make_model
 from outerloop.config.instantiate import make
+from outerloop.config.model import make_model
 from outerloop.config.options.saved_settings import saved_settings
 from outerloop.config.profile import memory_per_param
 from outerloop.config.user_code import enable_user_code, names_in

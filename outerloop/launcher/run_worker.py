@@ -15,8 +15,9 @@ from torch.nn import Module
 
 from outerloop import rng
 from outerloop.config.audits import attach_audits
-from outerloop.config.build import first_round, make_model, make_sampler, make_trainer
+from outerloop.config.build import first_round, make_sampler, make_trainer
 from outerloop.config.instantiate import make
+from outerloop.config.model import make_model
 from outerloop.config.rank_layout import ALONE, RankLayout
 from outerloop.config.run_directory import EXPORTED, MODEL
 from outerloop.core.memory_usage import HoldsMemory, estimate

@@ -18,7 +18,7 @@ MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 system, so it does not show that the file is damaged."""
 CONTINUE = "run the same command again once it can be read, or move it elsewhere to continue without it"
 CORRECT = "correct the name, or let this user read the folder"
-"""What a user can do about a file or folder of a run that is resumed, or about a folder that a command only reads."""
+"""Advice for messages about a file that cannot be read: CONTINUE if a run is resumed from it, CORRECT otherwise."""
 
 
 def is_valid(path: Path, expected: dict[str, Any]) -> bool:
