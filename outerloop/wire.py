@@ -10,8 +10,8 @@ Layout, all integers little-endian:
     schema         u64       hash of names and shapes of the fragment's tensors, equal on all peers
     slow           u64       hash of the sender's slow weights before this round
     peer           u8 length + utf-8 bytes
-    part names     u8 count, then for each, in order of first use: u8 length + utf-8 bytes
-    tensors        u32 count, then for each: u8 number of parts, and for each part:
+    part names     u8 count (at most 16), then for each, in order of first use: u8 length + utf-8 bytes
+    tensors        u32 count, then for each: u8 number of parts (at most 16), and for each part:
                      u8 index of its name, u8 dtype, u8 number of dimensions, u32 each dimension
     sections       the raw little-endian bytes of every part, in table order, without gaps
     checksum       u64       xxh3 of everything before it
@@ -42,6 +42,9 @@ HEAD = struct.Struct("<4sBIHQQQ")
 CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
+MAX_PARTS = 16
+"""Maximum number of parts of a tensor, and of different part names in a message. Empty parts need no bytes in the
+sections, so that without this limit a small message could describe many of them."""
 MAX_VALUES = 1 << 48
 """Limit on the product of a shape's nonzero dimensions. torch computes this product, and fails beyond 63 bits."""
 QUOTED = 40
@@ -104,8 +107,13 @@ def size_limit(schema: Schema) -> int:
 
 
 def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
-    """Pack the header and the parts of every tensor, in schema order, into one message."""
+    """Pack the header and the parts of every tensor, in schema order, into one message.
+
+    Raises ValueError if the tensors have more than MAX_PARTS different part names.
+    """
     names = list(dict.fromkeys(name for tensor in parts.values() for name in tensor))
+    if len(names) > MAX_PARTS:
+        raise ValueError(f"the codecs send {len(names)} different parts, more than the limit of {MAX_PARTS}")
     head = HEAD.pack(
         MAGIC, VERSION, header.round, header.fragment, header.samples, header.schema, header.slow
     ) + encode_text(header.peer)
@@ -179,8 +187,16 @@ def check_schema(header: Header, schema: Schema) -> None:
 
 
 def read_names(reader: Reader) -> tuple[list[str], int]:
-    """Read and return the names of the parts, and the number of tensors."""
-    return [reader.read_text() for _ in range(reader.read_int("<B"))], reader.read_int("<I")
+    """Read and return the names of the parts, of which there are at most MAX_PARTS, and the number of tensors."""
+    return [reader.read_text() for _ in range(read_part_count(reader))], reader.read_int("<I")
+
+
+def read_part_count(reader: Reader) -> int:
+    """Read and return a number of parts or of part names. Raises InvalidMessage if it exceeds MAX_PARTS."""
+    count = reader.read_int("<B")
+    if count > MAX_PARTS:
+        raise InvalidMessage(f"it has {count} parts or part names, more than the limit of {MAX_PARTS}")
+    return count
 
 
 def read_tensors(reader: Reader, names: list[str], count: int) -> list[Parts]:
@@ -201,10 +217,10 @@ def read_tensors(reader: Reader, names: list[str], count: int) -> list[Parts]:
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
     """Read one tensor's table entry. Return a map from part name to dtype and shape.
 
-    Raises InvalidMessage if it contains a part twice, or a shape that is not possible.
+    Raises InvalidMessage if it contains too many parts, a part twice, or a shape that is not possible.
     """
     entries = {}
-    for _ in range(reader.read_int("<B")):
+    for _ in range(read_part_count(reader)):
         name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
         if dims > MAX_DIMS:
             raise InvalidMessage(f"a part has {dims} dimensions, more than the limit of {MAX_DIMS}")

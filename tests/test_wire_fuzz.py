@@ -86,6 +86,26 @@ def test_empty_parts_whose_other_dimensions_overflow_are_refused(dims):
         payload_checks.decoded("identity", with_big("identity", empty))
 
 
+@pytest.mark.parametrize("names", [1, wire.MAX_PARTS + 1])
+def test_more_parts_than_the_limit_are_refused_before_a_tensor_is_built(names, monkeypatch):
+    """Empty parts need no bytes in the sections, so a small message could describe 255 of them for each tensor."""
+
+    def many(draft, tensor):
+        draft.names = [b"x%d" % number for number in range(names)]
+        tensor[:] = [replace(tensor[0], name=min(n, names - 1), dims=[0], data=b"") for n in range(wire.MAX_PARTS + 1)]
+
+    message = with_big("identity", many)
+    monkeypatch.delattr(wire.Reader, "read_tensor")
+    with pytest.raises(wire.InvalidMessage, match="17 parts or part names, more than the limit of 16"):
+        payload_checks.decoded("identity", message)
+
+
+def test_codecs_cannot_send_more_part_names_than_the_limit():
+    parts = {f"x{number}": torch.zeros(1) for number in range(wire.MAX_PARTS + 1)}
+    with pytest.raises(ValueError, match="the codecs send 17 different parts, more than the limit of 16"):
+        wire.pack(wire.Header(0, 0, 1, 0, 0, "a"), {"w": parts})
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
     """The mean of all peers would be in a precision that one of them chose."""
@@ -116,8 +136,8 @@ def test_a_step_of_many_bytes_is_not_spelled_out():
 
 def test_a_reason_is_short_whatever_the_parts_are_called():
     def many_names(draft, tensor):
-        draft.names = [b"%03d" % i + b"x" * 100 for i in range(255)]
-        tensor += [forged_payloads.Section(i, 0, [0], b"") for i in range(1, 255)]
+        draft.names = [b"%03d" % i + b"x" * 250 for i in range(wire.MAX_PARTS)]
+        tensor += [forged_payloads.Section(i, 0, [0], b"") for i in range(1, wire.MAX_PARTS)]
 
     with pytest.raises(wire.InvalidMessage, match="tensor big") as refused:
         payload_checks.decoded("identity", with_big("identity", many_names))
@@ -136,8 +156,8 @@ def test_names_that_a_terminal_would_obey_are_refused(name):
 def test_memory_stays_within_a_few_times_the_message():
     """As many parts as the table can hold, all of them empty: what Python makes of them, and no tensor at all."""
     draft = forged_payloads.apart(payload_checks.honest("identity"))
-    draft.names = [b"%d" % i for i in range(255)]
-    draft.tensors = [[forged_payloads.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
+    empty = [forged_payloads.Section(number, 0, [0], b"") for number in range(wire.MAX_PARTS)]
+    draft.names, draft.tensors = [b"%d" % section.name for section in empty], [empty for _ in draft.tensors]
     blob = draft.assembled()
     tracemalloc.start()
     wire.unpack(blob, payload_checks.SCHEMA)

@@ -8,7 +8,7 @@ reports:
         is at most the largest norm that is not refused
     h   largest m of the last 4 landed rounds of this fragment
     s   lower median of the n_p, excluding zeros
-    r   usual norm: m, but max(m, h) with at most two norms
+    r   usual norm: m, but max(m, h) with at most two norms, and not limited while there is no h
     c   largest norm after clipping: min(m, 4 h), but 4 h with at most two norms, and m while there is no h
 
     refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
@@ -16,7 +16,8 @@ reports:
     weight     n_p ← min(n_p, 4 s)
 
 With two norms, one of the two peers alone could set the median. So with at most two norms, earlier rounds determine the
-limits. Norms of zero are not counted.
+limits. Before any round has landed, two norms show only that they differ, not which of them is wrong: both count, and
+the larger one is clipped to the smaller one. Norms of zero are not counted.
 
 A peer whose contribution was refused discards its progress and its residual (core/land.py). What clipping removes is
 not kept in the residual either. So a peer that missed rounds, and sends their progress at once, loses part of it.
@@ -102,7 +103,7 @@ class NormScreen:
         possible = [norm for norm in round.norms if norm <= LONGEST]
         beyond = len(round.norms) - len(possible)
         bounded = replace(round, norms=possible, refused=round.refused + beyond)
-        usual = max(bounded.median, 0.0 if round.has_middle else self.before(round.fragment))
+        usual = bounded.median if round.has_middle else self.usual_of_two(bounded)
         found = {}
         for index, (norm, n) in enumerate(zip(round.norms, round.samples, strict=True)):
             if n > MAX_SAMPLES:
@@ -110,6 +111,11 @@ class NormScreen:
             elif not norm <= min(LONGEST, REFUSED * usual):
                 found[index] = f"its norm is {norm:.3g}, more than {describe_limit(REFUSED, usual)}"
         return found
+
+    def usual_of_two(self, round: Measured) -> float:
+        """Return the usual norm of a round with at most two norms: infinity before the first landed round."""
+        before = self.before(round.fragment)
+        return max(round.median, before) if before else math.inf
 
     def factors(self, round: Measured) -> list[float]:
         """Return one factor per contribution, at most 1, that clips its norm to the largest allowed norm."""

@@ -63,3 +63,10 @@ class BySize:
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
     """Return the compressor for a tensor of this shape: the one that a `BySize` chooses, or else `compress` itself."""
     return compress.of(shape) if isinstance(compress, BySize) else compress
+
+
+def codecs(compress: Compressor) -> list[Compressor]:
+    """Return the compressors between which `compress` chooses by tensor size, or only `compress` if it does not."""
+    if isinstance(compress, BySize):
+        return [*codecs(compress.small), *codecs(compress.large)]
+    return [compress]

@@ -1,6 +1,7 @@
 """What one axis needs of another: refused with what to type, and what was once wrong where parts meet."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,16 +11,18 @@ from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
 from outerloop.aggregate.senders import Senders
 from outerloop.aggregate.weighted import Weighted
+from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.powersgd import PowerSgd
 from outerloop.compress.randomk import RandomK
+from outerloop.compress.scalecom import ScaleCom
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import instantiate, load, part_checks
-from outerloop.core.compatibility import warnings
+from outerloop.core.compatibility import trials, warnings
 from outerloop.core.compatibility.trials import aligned
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
@@ -163,6 +166,19 @@ def test_weights_are_not_sent_in_four_bits(codec):
     assert "% of their norm in every round: set compress=cast" in refused(pairs(), method=noloco(), compress=codec)
     for fine in (Identity(), Cast(dtype="bfloat16"), Uniform(bits=8, chunk=256)):
         toy.outer(toy.model(), pairs(), method=noloco(), compress=fine)
+
+
+@pytest.mark.parametrize("below", [4096, 16384])
+def test_codecs_of_large_and_of_small_tensors_are_both_tried(below):
+    """With below=16384, a trial on a tensor of 8192 values would see only the codec of small tensors."""
+    split = partial(BySize, below=below, small=Identity())
+    sampled = split(large=RandomK(chunk=64, k=4, values=Identity()))
+    assert trials.sparse(split(large=TOPK)) and trials.lossiness(split(large=TOPK)) > 0.5
+    assert not trials.aligned(split(large=TOPK)) and trials.aligned(sampled)
+    assert trials.redraws(sampled) and not trials.redraws(split(large=TOPK))
+    assert trials.announces(split(large=ScaleCom(chunk=64, k=4, values=Identity())))
+    small = split(large=Identity())
+    assert not (trials.sparse(small) or trials.lossiness(small) or trials.redraws(small) or trials.announces(small))
 
 
 def test_averaging_needs_that_all_send_the_same_part():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p.round_trips import Link
 from outerloop.watch.model.schema import json_schema
-from outerloop.watch.model.swarm_state import MAX_LEFT, MAX_PEERS, SwarmState
+from outerloop.watch.model.swarm_state import MAX_COUNTED, MAX_LEFT, MAX_PEERS, SwarmState
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 SETTINGS = {"recipe": "sparseloco", "rounds": 10, "schedule.sync_every": 5, "exchange.peers": 2}
@@ -52,6 +53,13 @@ def test_the_bytes_sent_never_fall():
     reads = [[first, second], [first, restarted], [first], [later]]
     totals = [state(*reads[: number + 1]).page()["run"]["bytes_sent"] for number in range(len(reads))]
     assert totals == [20, 24, 24, 29]
+
+
+def test_the_bytes_of_a_peer_that_is_no_longer_shown_are_counted_once():
+    """Peer 0 sends 10 bytes and leaves; 101 others send 10 each and leave; peer 0 returns and sends 5 more."""
+    others = [[(replace(record(1, 3), name=f"001-{number}"), 1.0)] for number in range(MAX_LEFT + 1)]
+    swarm = state([(record(0, 3), 1.0)], *others, [], [(record(0, 4, bytes_sent=15), 1.0)])
+    assert swarm.page()["run"]["bytes_sent"] == 10 + 10 * (MAX_LEFT + 1) + 5
 
 
 def test_the_time_left_follows_from_the_rounds_seen():
@@ -223,6 +231,14 @@ def test_a_flood_of_identities_is_bounded():
 
     swarm = state(*(flood(number) for number in range(4)))
     assert len(swarm.peers) == MAX_PEERS + MAX_LEFT and len(swarm.page()["events"]) == 300
+
+
+def test_the_number_of_remembered_byte_counts_is_bounded():
+    swarm = state()
+    for number in range(MAX_COUNTED + 5):
+        swarm.count_bytes(f"peer-{number}", 2)
+    swarm.count_bytes(f"peer-{MAX_COUNTED}", 3)
+    assert len(swarm.counted) == MAX_COUNTED and swarm.bytes_sent == 2 * (MAX_COUNTED + 5) + 1
 
 
 def test_a_swarm_without_a_manifest_and_with_odd_numbers_fits_the_schema():

@@ -71,7 +71,7 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
     header = wire.Header(0, 0, 1, wire.schema_hash(schema), 0, "")
     try:
         received = wire.unpack(wire.pack(header, {"": parts}), schema).parts[""]
-    except wire.InvalidMessage as error:
+    except ValueError as error:
         raise UserError(f"{encode}, called {at}, returned parts that a message cannot contain: {error}") from error
     with locating_errors(f"{decode} failed on the parts that encode returned {at}"):
         decoded = compress.decode(received, x.shape, context)

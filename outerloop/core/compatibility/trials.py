@@ -1,7 +1,7 @@
 """Determine properties of codecs, feedbacks and methods by running them on a small Gaussian tensor.
 
-A codec is often composed of other codecs, so its properties are not declared but determined by trials. No trial changes
-the part under test.
+A codec is often composed of other codecs, so its properties are not declared but determined by trials. If tensor size
+chooses between codecs, each of them is tried. No trial changes the part under test.
 """
 
 from __future__ import annotations
@@ -12,41 +12,48 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from outerloop.compress.by_size import codecs
 from outerloop.protocols import Compressor, Feedback, OuterMethod
 from outerloop.types import CodecContext
 
 
 def lossiness(compress: Compressor) -> float:
-    """Return the codec's relative L2 error on 8192 Gaussian values, in a round after any warm-up."""
+    """Return the largest relative L2 error of the codecs on 8192 Gaussian values, in a round after any warm-up."""
     x, context = probe()
-    return float((x - compress.decode(compress.encode(x, context), x.shape, context)).norm() / x.norm())
+    tried = (codec.decode(codec.encode(x, context), x.shape, context) for codec in codecs(compress))
+    return max(float((x - decoded).norm() / x.norm()) for decoded in tried)
 
 
 def sparse(compress: Compressor) -> bool:
-    """Return whether encoding and decoding sets most values to zero."""
-    x, context = probe()
-    return float((compress.decode(compress.encode(x, context), x.shape, context) == 0).float().mean()) > 0.5
+    """Return whether encoding and decoding with one of the codecs sets most values to zero."""
+    return any(map(zeroes, codecs(compress)))
 
 
 def aligned(compress: Compressor) -> bool:
     """Return whether all peers send the same coordinates, or each peer sends all, so that 0 never means "not sent"."""
-    return compress.linear or not sparse(compress)
+    return all(codec.linear or not zeroes(codec) for codec in codecs(compress))
 
 
 def announces(compress: Compressor) -> bool:
     """Return whether the peer that leads a round sends a "next" part, which all peers use in the next round."""
     x, context = probe()
-    return "next" in compress.encode(x, replace(context, leads=True))
+    return any("next" in codec.encode(x, replace(context, leads=True)) for codec in codecs(compress))
 
 
 def redraws(compress: Compressor) -> bool:
-    """Return whether the decoded values depend on the round's random seed."""
+    """Return whether the decoded values of one of the codecs depend on the round's random seed."""
     x, context = probe()
-    first, other = (
-        compress.decode(compress.encode(x, at), x.shape, at)
-        for at in (context, replace(context, seed=context.seed + 1))
+    other = replace(context, seed=context.seed + 1)
+    return any(
+        not torch.equal(*(codec.decode(codec.encode(x, at), x.shape, at) for at in (context, other)))
+        for codec in codecs(compress)
     )
-    return not torch.equal(first, other)
+
+
+def zeroes(codec: Compressor) -> bool:
+    """Return whether encoding and decoding sets most values to zero."""
+    x, context = probe()
+    return float((codec.decode(codec.encode(x, context), x.shape, context) == 0).float().mean()) > 0.5
 
 
 def recalled(feedback: Feedback) -> float:

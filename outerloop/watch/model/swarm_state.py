@@ -32,6 +32,8 @@ MAX_AHEAD = 20
 """Maximum number of rounds after `newest` that get a column in the timeline: a single peer could claim any round."""
 MAX_LEFT = 100
 """Maximum number of peers that have left and are still shown."""
+MAX_COUNTED = 16_384
+"""Maximum number of peers whose bytes are remembered, so that a peer that comes back is not counted twice."""
 
 
 @dataclass
@@ -40,7 +42,7 @@ class SwarmState:
 
     `run`: exchange.run of the peers. `settings`: the settings of the run with dotted keys; empty if its peers do not
     describe them. `bytes_sent`: bytes of payloads and of the state of the run that all peers sent, including those that
-    have left.
+    have left. `counted`: name of each peer -> the bytes that its newest record states, oldest record first.
     """
 
     run: str
@@ -52,6 +54,7 @@ class SwarmState:
     began_s: float | None = None
     now_s: float = 0.0
     bytes_sent: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
     contributions: Contributions | None = None
 
     def __post_init__(self) -> None:
@@ -98,13 +101,20 @@ class SwarmState:
         peer = self.peers.get(record.name)
         if peer is None or not peer.present:
             self.log("joined", "is in the swarm" if first else "joined", record.name)
-        before, sent = (peer.round, peer.bytes_sent) if peer else (0, 0)
+        before = peer.round if peer else 0
         if peer is None:
             peer = self.peers[record.name] = SwarmPeer(record, written_s)
         peer.record, peer.written_s, peer.present = record, written_s, True
-        restarted = peer.bytes_sent < sent
-        self.bytes_sent += peer.bytes_sent - (0 if restarted else sent)
+        self.count_bytes(record.name, peer.bytes_sent)
         return peer.round > before
+
+    def count_bytes(self, name: str, sent: int) -> None:
+        """Add the bytes that a peer sent since its record before this one. A smaller number means that it restarted."""
+        before = self.counted.pop(name, 0)
+        self.bytes_sent += sent - (before if before <= sent else 0)
+        self.counted[name] = sent
+        if len(self.counted) > MAX_COUNTED:
+            del self.counted[next(iter(self.counted))]
 
     def add_rounds(self, names: Sequence[str]) -> None:
         """Record that these peers have reached a new round."""
