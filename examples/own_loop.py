@@ -1,4 +1,4 @@
-"""Train two peers with SparseLoCo in a plain PyTorch loop. The outer loop adds only three lines.
+"""Train two peers with SparseLoCo in a plain PyTorch loop. The outer loop takes four additions.
 
 Run: `python examples/own_loop.py`. Then, in a second terminal, `python examples/own_loop.py ADDRESS` with the address
 printed by the first program. See: six rounds, each of which sends 4.7 KB instead of 428 KB in float32. At the end,

@@ -157,7 +157,8 @@ def check(config: DictConfig, defaults: Callable[[], DictConfig]) -> None:
         key, value = invalid_option(values, error.errors()[0]["loc"])
         messages = [each["msg"] for each in error.errors() if invalid_option(values, each["loc"])[0] == key]
         allowed = " or ".join(dict.fromkeys(text.removeprefix("Input should be ") for text in messages))
-        what_to_do = hint(key, OmegaConf.select(defaults(), key))
+        default = OmegaConf.select(defaults(), key)
+        what_to_do = hint(key, OmegaConf.to_object(default) if OmegaConf.is_list(default) else default, value)
         raise UserError(f"{key}={as_typed(value)} must be {allowed}: {what_to_do}") from None
 
 

@@ -39,7 +39,7 @@ def check(config: DictConfig, defaults: Callable[[], DictConfig], override: Over
     if allowed and not fits(value, allowed):
         default = OmegaConf.select(defaults(), key)
         names = " or ".join(NAMES.get(kind, kind.__name__) for kind in allowed)
-        raise UserError(f"{key}={as_typed(value)} must be {names}: {hint(key, default)}")
+        raise UserError(f"{key}={as_typed(value)} must be {names}: {hint(key, default, value)}")
 
 
 def types_like(default: Any) -> tuple[type, ...]:
@@ -74,6 +74,13 @@ def as_typed(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
-def hint(key: str, default: Any) -> str:
-    """Return what to do about an invalid value: set the default or, if it is null, read the option's description."""
-    return f"for its description, run outerloop options {key}" if default is None else f"set {key}={as_typed(default)}"
+def hint(key: str, default: Any, value: Any) -> str:
+    """Return what to do about an invalid value.
+
+    Set the default; if it is null, read the option's description; if it is a list and the value is a text, put the text
+    into a list.
+    """
+    if default is None:
+        return f"for its description, run outerloop options {key}"
+    in_list = isinstance(default, list) and isinstance(value, str)
+    return f"set {key}={f'[{value}]' if in_list else as_typed(default)}"
