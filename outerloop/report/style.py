@@ -15,6 +15,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from outerloop.types import printable
+
 matplotlib.rcParams["text.parse_math"] = False  # labels contain settings, and these may contain $
 MARKERS = "osD^vPX"
 WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
@@ -45,8 +47,8 @@ def canvas(legend: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def wrapped(label: str) -> str:
-    """Return a label wrapped into lines that fit the figure."""
-    return "\n".join(textwrap.wrap(label, LABEL_WIDTH))
+    """Return a label wrapped into lines that fit the figure. It is sanitized, because it may contain any settings."""
+    return "\n".join(textwrap.wrap(printable(label), LABEL_WIDTH))
 
 
 def needs_log_scale(ends: Sequence[float]) -> bool:
