@@ -60,9 +60,12 @@ def needs_log_scale(ends: Sequence[float]) -> bool:
 def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
     """Set the scale and ticks of the x axis. Call this after all curves are drawn.
 
-    Ticks read "10 MB" with the unit "B", "10 M" with "", and plain numbers with None.
+    Ticks read "10 MB" with the unit "B", "10 M" with "", and plain numbers with None. A logarithmic axis with curves
+    that begin at 0 is linear from 0 to the smallest positive x.
     """
-    if log:
+    if log and axes.dataLim.x0 <= 0:
+        axes.set_xscale("symlog", linthresh=axes.dataLim.minposx)
+    elif log:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
