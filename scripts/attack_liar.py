@@ -14,10 +14,10 @@ last, from LAST_AT on, because the other peers ignore an expelled liar. A newcom
 which lasts STATES_LASTS times as long as other lies, and another one after SECOND_AT.
 
 The script writes one JSON record per run to --out and skips runs that already have one. It exits with 2 if such a
-record was made with other options. A record holds the pace of
-rounds before the lie, during each lie and after the liar's expulsion; how often each lie changed what the liar sent
-(`expressed`); the time of the expulsion; and each peer's refusals. The script prints every guarantee that a record in
---out violates (`failures`), and exits with 1 if there is one.
+record was made with other options. A record holds the pace of rounds before the lie, during each lie and after the
+liar's expulsion; how often each lie changed what the liar sent (`expressed`); the time of the expulsion; and each
+peer's refusals. The script prints every guarantee that a record in --out violates (`failures`), and exits with 1 if
+there is one.
 """
 
 from __future__ import annotations

@@ -169,8 +169,9 @@ def summary(runs: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(f"{lie:8} named in {len(rounds)} of {len(outcomes)} runs {delay}")
     named, honest = sum(len(record["honest_named"]) for record in records), sum(record["honest"] for record in records)
     lines.append(f"honest   named in {named} of {honest} peer-runs")
-    failed = len(runs) - len(records)
-    return lines + [f"failed   {failed} of {len(runs)} runs"] * bool(failed)
+    if failed := len(runs) - len(records):
+        lines.append(f"failed   {failed} of {len(runs)} runs")
+    return lines
 
 
 def main() -> None:

@@ -68,6 +68,22 @@ def draw(found: dict[Cell, list[Row]], hs: list[int], workers: list[int], path: 
     figure.savefig(path, dpi=120)
 
 
+def print_table(rows: list[Row], found: dict[Cell, list[Row]], hs: list[int], workers: list[int]) -> None:
+    """Print the table in Markdown, best case first."""
+    print("| case | lr | bits |", *(f"H {h}, {count} workers |" for count in workers for h in hs))
+    print("|", *["--- |"] * (3 + len(hs) * len(workers)))
+    for case in sorted({row["case"] for row in rows}, key=lambda case: (loss_of(found, case, hs[0], workers[0]), case)):
+        last = [row for row in rows if row["case"] == case][-1]
+        losses = [text(found.get((case, h, n)) or found.get((case, 1, n)) or []) for n in workers for h in hs]
+        print(f"| {case} | {last['lr']:.0e} | {last['bits_per_param_per_round']:.3f} |", " | ".join(losses), "|")
+
+
+def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
+    """Return a case's mean loss at `h`, or at H = 1 if it has no runs at `h`, or infinity if it has neither."""
+    runs = found.get((case, h, workers)) or found.get((case, 1, workers))
+    return mean(run["val_loss"] for run in runs) if runs else float("inf")
+
+
 def main() -> None:
     """Print the table in Markdown and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,19 +99,8 @@ def main() -> None:
     found = cells(rows)
     hs = sorted({h for _, h, _ in found} - {1}) or [1]
     workers = sorted({count for _, _, count in found})
-    print("| case | lr | bits |", *(f"H {h}, {count} workers |" for count in workers for h in hs))
-    print("|", *["--- |"] * (3 + len(hs) * len(workers)))
-    for case in sorted({row["case"] for row in rows}, key=lambda case: (loss_of(found, case, hs[0], workers[0]), case)):
-        last = [row for row in rows if row["case"] == case][-1]
-        losses = [text(found.get((case, h, n)) or found.get((case, 1, n)) or []) for n in workers for h in hs]
-        print(f"| {case} | {last['lr']:.0e} | {last['bits_per_param_per_round']:.3f} |", " | ".join(losses), "|")
+    print_table(rows, found, hs, workers)
     draw(found, hs, workers, args.picture)
-
-
-def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
-    """Return a case's mean loss at `h`, or at H = 1 if it has no runs at `h`, or infinity if it has neither."""
-    runs = found.get((case, h, workers)) or found.get((case, 1, workers))
-    return mean(run["val_loss"] for run in runs) if runs else float("inf")
 
 
 if __name__ == "__main__":
