@@ -13,16 +13,16 @@ With `--lies all`, a single run has all lies, one after another. In this run, th
 last, from LAST_AT on, because the other peers ignore an expelled liar. A newcomer joins when the lie `states` starts,
 which lasts STATES_LASTS times as long as other lies, and another one after SECOND_AT.
 
-The script writes one JSON record per run to --out and skips runs that already have one. A record holds the pace of
-rounds before the lie, during each lie and after the liar's expulsion; how often each lie changed what the liar sent
-(`expressed`); the time of the expulsion; and each peer's refusals. The script prints every guarantee that a record in
---out violates (`failures`), and exits with 1 if there is one.
+The script writes one JSON record per run to --out and skips runs that already have one. It exits with 2 if such a
+record was made with other options. A record holds the pace of rounds before the lie, during each lie and after the
+liar's expulsion; how often each lie changed what the liar sent (`expressed`); the time of the expulsion; and each
+peer's refusals. The script prints every guarantee that a record in --out violates (`failures`), and exits with 1 if
+there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 
 from attack_swarm import Listed, last_round, round_times, running
+from benchmark_records import check_options, read_records, write_records
 from faults_machine import Machine, Row
 from faulty.lie import STATES, lies
 
@@ -140,7 +141,6 @@ class Attack:
         return self.swarm.report(honest) | {
             "trust": self.trust,
             "lie": self.lies[0] if len(self.lies) == 1 else "all",
-            "minutes": self.seconds / 60,
             "stopped": stopped,
             "calm": round_times(calm),
             "under_the_lie": round_times(lied),
@@ -243,16 +243,26 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     out = args.out or HERE / "results/liar" / ("nobody" if args.trust == "nobody" else "")
-    out.mkdir(parents=True, exist_ok=True)
     known = (*all_lies(args.trust), "all")
-    for lie in args.lies.split(",") if args.lies else known[:-1]:
-        if lie not in known:
-            parser.error(f"--lies {lie} must be one of {', '.join(known)}")
-        path = out / f"{lie}.json"
-        if not path.exists():
-            path.write_text(json.dumps(recorded(lie, args), indent=1) + "\n")
-    paths = [path for lie in known if (path := out / f"{lie}.json").exists()]
-    return int(any([show(json.loads(path.read_text())) for path in paths]))
+    chosen = args.lies.split(",") if args.lies else known[:-1]
+    if unknown := set(chosen) - set(known):
+        parser.error(f"--lies {', '.join(unknown)} must be one of {', '.join(known)}")
+    paths = {lie: out / f"{lie}.json" for lie in known}
+    for lie in [lie for lie in chosen if missing(paths[lie], args)]:
+        write_records(paths[lie], recorded(lie, args))
+    return int(any([show(read_records(path, Row())) for path in paths.values() if path.exists()]))
+
+
+def missing(file: Path, args: argparse.Namespace) -> bool:
+    """Return whether a run has no record yet. Refuses a record that was made with other options."""
+    record = read_records(file, Row())
+    check_options(record, options_of(args), what=f"{file}: the record")
+    return not record
+
+
+def options_of(args: argparse.Namespace) -> Row:
+    """Return the options of a run, as its record has them."""
+    return {"trust": args.trust, "minutes": args.minutes, "options": args.options}
 
 
 def recorded(lie: str, args: argparse.Namespace) -> Row:
@@ -261,7 +271,7 @@ def recorded(lie: str, args: argparse.Namespace) -> Row:
     options = [*args.options, f"exchange.trust={args.trust}"]
     swarm = Listed(args.runs.absolute() / lie, workers=4, options=options, newcomers=min(len(told), 2))
     with running(swarm):
-        return Attack(swarm, *told, seconds=60 * args.minutes, trust=args.trust).run() | {"options": args.options}
+        return Attack(swarm, *told, seconds=60 * args.minutes, trust=args.trust).run() | options_of(args)
 
 
 def show(record: Row) -> bool:

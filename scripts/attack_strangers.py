@@ -10,7 +10,8 @@ count as a cost to the run.
 
 The script writes one JSON record per run to --out, even for a run that the stranger stops, and skips runs that already
 have one. At the end it prints the ratios of the medians, and the CPU seconds per second of the five machines. It exits
-with 1 if a guarantee was violated: for example, if a run stopped, or if the attack exceeded a bound in MOST.
+with 1 if a guarantee was violated: for example, if a run stopped, or if the attack exceeded a bound in MOST; and with 2
+if --out has a record of one of --kinds that was made with other options.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from attack_swarm import Listed, cpu_s, round_times, running
+from bench_recipes import chosen_from
+from benchmark_records import check_options, read_records, write_records
 from faults_machine import Row
 
 HERE = Path(__file__).parent
@@ -55,13 +58,27 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
             swarm.follow(60 * args.minutes)
         except TimeoutError as error:
             stopped = str(error)
-        record = swarm.report(swarm.machines) | {"kind": kind, "minutes": args.minutes, "options": args.options}
+        record = swarm.report(swarm.machines) | {"kind": kind} | options_of(kind, args)
         record |= {"rounds_measured": len(swarm.seconds(began)), "stopped": stopped}
         record["cpu_s_per_s"] = round((cpu_s(swarm.machines) - used_s) / (time.monotonic() - began), 3)
         record |= round_times(swarm.seconds(began))
         if attack and stopped:
             attack.terminate()
         return record | {"stranger": report_of(attack) if attack else {}}
+
+
+def options_of(kind: str, args: argparse.Namespace) -> Row:
+    """Return the options of a run of this kind, as its record has them."""
+    options = {"workers": args.workers, "minutes": args.minutes, "options": args.options}
+    return options if kind == "calm" else options | {"mbit": args.mbit}
+
+
+def check_records(args: argparse.Namespace) -> None:
+    """Refuse records of the chosen kinds that were made with other options."""
+    for path in args.out.glob("*-*.json"):
+        record = read_records(path, Row())
+        if record["kind"] in args.kinds:
+            check_options(record, options_of(record["kind"], args), what=f"{path}: the record")
 
 
 def remove_lists(swarm: Listed) -> None:
@@ -133,21 +150,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="parent of the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")
-    parser.add_argument("--kinds", default="calm,attacked")
+    parser.add_argument("--kinds", type=chosen_from(KINDS), default=["calm", "attacked"], help=", ".join(KINDS))
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=5)
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    check_records(args)
     os.sched_setaffinity(0, CORES[:-1] or CORES)  # child processes inherit this
     for pair in range(args.pairs):
-        for kind in args.kinds.split(","):
+        for kind in args.kinds:
             path = args.out / f"{kind}-{pair}.json"
             if not path.exists():
                 record = measured(kind, args.runs.absolute() / f"{kind}-{pair}", args)
-                path.write_text(json.dumps(record, indent=1) + "\n")
+                write_records(path, record)
                 shown = (
                     "rounds_measured",
                     "stopped",
@@ -158,7 +175,7 @@ def main() -> int:
                     "stranger",
                 )
                 print(path.name, *(f"{key} {record[key]}" for key in shown), flush=True)
-    records = [json.loads(path.read_text()) for path in sorted(args.out.glob("*-*.json"))]
+    records = [read_records(path, Row()) for path in sorted(args.out.glob("*-*.json"))]
     for name, value in ratios(records).items():
         print(f"{name}: {value:.3f}")
     found = failures(records)

@@ -123,14 +123,22 @@ def phases(rows: Iterable[Row]) -> Row:
     }
 
 
-def main() -> None:
-    """Measure gather rounds, and print one row of results."""
+def parsed() -> argparse.Namespace:
+    """Parse the command line. Refuse fewer than two measurements, of which there are no quantiles."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--megabytes", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.peers * (args.rounds - 1) < 2:
+        parser.error(f"--rounds {args.rounds} of --peers {args.peers}: choose more, because the first does not count")
+    return args
+
+
+def main() -> None:
+    """Measure gather rounds, and print one row of results."""
+    args = parsed()
     row = {"peers": args.peers, "megabytes": args.megabytes, "rounds": args.rounds} | phases(gathered(args))
     show(row)
     if args.json:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark_records import check_divisible, check_options, read_records, write_records
+from seed_statistics import loss_or_inf
 
 from outerloop.config import load
 from outerloop.launcher.train import train
@@ -136,7 +137,7 @@ class Bench:
         """Return the only learning rate, or the one with the lowest loss in the short runs."""
         if len(self.args.lr) == 1:
             return self.args.lr[0]
-        return min(self.tuning(case), key=lambda run: (self.found(run) or {})["val_loss"]).lr
+        return min(self.tuning(case), key=lambda run: loss_or_inf((self.found(run) or {})["val_loss"])).lr
 
     def published(self, case: str) -> list[Run]:
         """Return the long runs of a case, with its best learning rate."""
@@ -206,7 +207,7 @@ def main() -> None:
         bench.work(itertools.chain.from_iterable(map(bench.tuning, args.cases)))
     runs = [run for case in args.cases for run in bench.published(case)]
     bench.work(runs)
-    for row in sorted(filter(None, map(bench.found, runs)), key=lambda row: row["val_loss"]):
+    for row in sorted(filter(None, map(bench.found, runs)), key=lambda row: loss_or_inf(row["val_loss"])):
         print(
             f"{row['case']:20} H {row['sync_every']:4} workers {row['workers']} seed {row['seed']} lr {row['lr']:.0e}"
             f"  {row['val_loss']:.4f} nats  {row['bits_per_param_per_round']:.3f} bits/parameter/round"

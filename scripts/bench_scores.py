@@ -5,9 +5,9 @@
 
 Workers are threads of one process. Worker 0 is honest and scores payloads. The last workers are the liars; they lie
 from round 3 on, counted from 0. One run is one JSON file in FOLDER, named group-seed; a run that has a file is skipped,
-so the same command continues an interrupted benchmark. At the end, the command prints for each kind of liar in how many
-runs it was accused and after how many rounds of lying, and how many honest peers were accused. A run takes about 30 s
-on one core.
+so the same command continues an interrupted benchmark. Exit code 2: such a file was made with other options. At the
+end, the command prints for each kind of liar in how many runs it was accused and after how many rounds of lying, how
+many honest peers were accused, and how many runs failed; these count nowhere else. A run takes about 30 s on one core.
 
 free_riders    replay   its own payload of round 3, sent again in every round
                stale    the payload that worker 1 sent 5 rounds ago (3 or 4 at first): too old to be noticed by the
@@ -25,7 +25,6 @@ assigned 60 windows per round.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
@@ -36,12 +35,12 @@ from typing import Any
 
 import torch
 from attacked_run import FROM, Case, HostileHub, Run
-from bench_recipes import numbers
+from bench_recipes import chosen_from, numbers
+from benchmark_records import check_options, read_records, write_records
 from payload_attacks import ATTACKS, DELAY, Scene
 from torch import Tensor
 
 from outerloop.exchange.inprocess import name_of
-from outerloop.state.checkpoint import write_atomically
 
 WORKERS, LYING = 8, 10
 """Number of workers, and number of rounds in which liars lie."""
@@ -68,6 +67,15 @@ class Settings:
     payloads: float
     options: tuple[str, ...]
 
+    def case(self, group: str, seed: int) -> Case:
+        """Return the case of a run."""
+        return Case(self.recipe, "plain", group, len(GROUPS[group]), WORKERS, FROM + LYING, seed)
+
+    @property
+    def more(self) -> list[str]:
+        """Return the options of `outerloop train` that follow those of the case."""
+        return [*SIZE, f"scores.payloads={self.payloads}", f"scores.windows={self.windows}", *self.options]
+
 
 class MixedHub(HostileHub):
     """The hub of a run in which each liar has its own lie: the i-th liar has the i-th of `lies`."""
@@ -91,11 +99,8 @@ class ScoredRun(Run):
     """A run in which worker 0 scores the payloads of all workers."""
 
     def __init__(self, group: str, seed: int, settings: Settings) -> None:
-        lies = GROUPS[group]
-        case = Case(settings.recipe, "plain", group, len(lies), WORKERS, FROM + LYING, seed)
-        scores = (f"scores.payloads={settings.payloads}", f"scores.windows={settings.windows}")
-        super().__init__(case, [*SIZE, *scores, *settings.options])
-        self.hub: MixedHub = MixedHub(case, lies)
+        super().__init__(settings.case(group, seed), settings.more)
+        self.hub: MixedHub = MixedHub(self.case, GROUPS[group])
         self.events: list[dict[str, Any]] = []
 
     def train(self, rank: int, trainer: Any) -> None:
@@ -141,31 +146,32 @@ def run_case(group: str, seed: int, settings: Settings, file: Path) -> str:
     """Run one case, write its record, and return a line for the terminal."""
     torch.set_num_threads(1)
     record = ScoredRun(group, seed, settings).record()
-    write_atomically(file, (json.dumps(record) + "\n").encode())
+    write_records(file, record, indent=None)
     named = {lie: event and event["rounds"] for lie, event in record["named"].items()}
     return f"{file.name}  {named}  honest named {len(record['honest_named'])}  {record['wall_s']} s  {record['error']}"
 
 
-def summary(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each kind of liar, and one for the honest peers."""
-    lines = []
+def missing(group: str, seed: int, settings: Settings, file: Path) -> bool:
+    """Return whether a run has no record yet. Refuses a record that was made with other options."""
+    record = read_records(file, dict[str, Any]())
+    options = settings.case(group, seed).options(settings.more)
+    check_options(record, {"options": options}, what=f"{file}: the record")
+    return not record
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each kind of liar, one for the honest peers, and one for the runs that failed, if any did."""
+    records, lines = [run for run in runs if not run["error"]], []
     for lie in [lie for group in GROUPS.values() for lie in group]:
         outcomes = [record["named"][lie] for record in records if lie in record["named"]]
         rounds = [outcome["rounds"] for outcome in outcomes if outcome]
         delay = f"after {statistics.median(rounds)} rounds (median), at most {max(rounds)}" if rounds else ""
         lines.append(f"{lie:8} named in {len(rounds)} of {len(outcomes)} runs {delay}")
-    named, honest = (
-        sum(numbers) for numbers in zip(*((len(r["honest_named"]), r["honest"]) for r in records), strict=True)
-    )
-    return [*lines, f"honest   named in {named} of {honest} peer-runs"]
-
-
-def words(text: str) -> list[str]:
-    """Parse "a,b" as ["a", "b"]. Raises argparse.ArgumentTypeError if a group is unknown."""
-    found = text.split(",")
-    if unknown := [word for word in found if word not in GROUPS]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(GROUPS)}")
-    return found
+    named, honest = sum(len(record["honest_named"]) for record in records), sum(record["honest"] for record in records)
+    lines.append(f"honest   named in {named} of {honest} peer-runs")
+    if failed := len(runs) - len(records):
+        lines.append(f"failed   {failed} of {len(runs)} runs")
+    return lines
 
 
 def main() -> None:
@@ -173,22 +179,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the records")
     parser.add_argument("--recipe", choices=("sparseloco", "outerloop"), default="sparseloco")
-    parser.add_argument("--groups", type=words, default=list(GROUPS), help=", ".join(GROUPS))
+    parser.add_argument("--groups", type=chosen_from(GROUPS), default=list(GROUPS), help=", ".join(GROUPS))
     parser.add_argument("--seeds", type=numbers, default=[0], help="seeds of weights, batches and scores; default: 0")
     parser.add_argument("--windows", type=int, default=64, help="assigned windows per score; default: 64")
     parser.add_argument("--payloads", type=float, default=7.0, help="payloads scored per round; default: 7, all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core; default: 1")
     parser.add_argument("options", nargs="*", help="options of outerloop train, for all runs")
     args = parser.parse_intermixed_args()
-    args.out.mkdir(parents=True, exist_ok=True)
     settings = Settings(args.recipe, args.windows, args.payloads, tuple(args.options))
     files = {(group, seed): args.out / f"{group}-{seed}.json" for seed in args.seeds for group in args.groups}
-    todo = [(*case, settings, file) for case, file in files.items() if not file.exists()]
+    todo = [(*case, settings, file) for case, file in files.items() if missing(*case, settings, file)]
     print(f"{len(files) - len(todo)} of {len(files)} runs have a record", flush=True)
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for number, done in enumerate(as_completed([pool.submit(run_case, *case) for case in todo]), start=1):
             print(f"{number} of {len(todo)}  {done.result()}", flush=True)
-    print("\n".join(summary([json.loads(file.read_text()) for file in files.values()])))
+    print("\n".join(summary([read_records(file, dict[str, Any]()) for file in files.values()])))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from bench_recipes import chosen_from, numbers
 from benchmark_records import check_divisible, check_options, read_records, write_records
 from fast_mean import FastMean
 from omegaconf import DictConfig
+from seed_statistics import loss_or_inf
 from show_table import ALONE, EVERY_STEP, FAST_MEAN, TUNED
 from table_cases import CASES
 
@@ -104,7 +105,6 @@ def train_one(run: Run, folder: Path, sequences: int, options: Sequence[str]) ->
         FAST_MEAN: fast_mean.nats,
         "bits_per_param_per_round": bits,
         "bits_per_param_per_step": bits / run.sync_every,
-        "bytes_per_token": bits / 8 * summary["params"] * run.steps / run.sync_every / summary["tokens"],
         "wall_s": summary["wall_s"],
         "platform": described(),
         "text": text_of(config),
@@ -142,10 +142,10 @@ class Bench:
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
     def nats(self, run: Run) -> float:
-        """Return the validation loss of a run that has a record."""
+        """Return the validation loss of a run that has a record, or infinity if it diverged."""
         row = self.row(run)
         assert row is not None
-        return float(row["nats"])
+        return loss_or_inf(row["nats"])
 
     def train(self, runs: Iterable[Run], *, again: bool = False) -> None:
         """Train the runs that have no record yet, each in its own process.

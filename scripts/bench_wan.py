@@ -34,6 +34,7 @@ from namespaces import Network, network, ready_or_exit
 from result_rows import Row, show
 
 from outerloop.config import build, instantiate, load
+from outerloop.core.utilization import SPENT, utilization
 from outerloop.report.units import parse_bandwidth, parse_seconds
 from outerloop.types import UserError
 
@@ -55,7 +56,6 @@ MODEL = "model.hidden_size=384 model.intermediate_size=1024 model.layers=6 model
 TRAINING = f"{MODEL} inner.batch=1 inner.seq_len=16 eval.every=0 eval.sequences=64 checkpoint.every=0"
 GATHER = ["exchange.quorum=all", "exchange.deadline_s=600"]
 LIMIT_S = 3000.0
-SPENT = ("compute_s", "communication_s", "others_s")
 SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
 
 
@@ -160,7 +160,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
         "inner_s": seconds["compute_s"] / schedule.sync_every,
         "measured_round_s": statistics.median(sum(row[name] for name in SPENT) for row in counted),
         **seconds,
-        "utilization": spent["compute_s"] / sum(spent.values()),
+        "utilization": utilization(**spent),
         "least_peers": min(row["peers"] for row in counted),
         "rounds": args.rounds,
         "failed": sum(row["failed"] for row in rounds),
@@ -208,6 +208,8 @@ def parsed() -> argparse.Namespace:
     args = parser.parse_intermixed_args()
     if unused := unused_option(args):
         parser.error(unused)
+    if not args.goodput and args.rounds <= SKIPPED:
+        parser.error(f"--rounds {args.rounds}: choose at least {SKIPPED + 1}, because the first {SKIPPED} do not count")
     args.delay = DELAY if args.delay is None else args.delay
     args.merge_local = args.merge_local or MERGE_LOCAL
     try:

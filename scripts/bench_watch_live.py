@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_watch import cpu_s, memory_mb
-from show_table import T_95
+from seed_statistics import half_width
 
 OUTERLOOP = [sys.executable, "-m", "outerloop"]
 WAIT_S = 300.0
@@ -155,10 +155,7 @@ def pace(browser: Any, run_dir: Path, folder: Path, pairs: int, seconds: float) 
                 rates[is_open] = rate(watching)
         logs.append(math.log(rates[True] / rates[False]))
         print(f"pair {pair}: {rates[True]:.2f} and {rates[False]:.2f} steps/s with and without a page", flush=True)
-    mean = statistics.mean(logs)
-    half = math.nan
-    if pairs > 1:
-        half = T_95[min(pairs - 2, len(T_95) - 1)] * statistics.stdev(logs) / math.sqrt(pairs)
+    mean, half = statistics.mean(logs), half_width(logs)
     pace = {"pace": math.exp(mean), "pace_low": math.exp(mean - half), "pace_high": math.exp(mean + half)}
     return pace | {"share": sum(shares) / pairs}
 

@@ -36,6 +36,7 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
         "round_s_median": statistics.median(gaps),
         "round_s_longest": max(gaps),
         "events": events,
+        "round_numbers": numbers,
         "round_seen_s": [round(s, 2) for s in seconds],
         "fault_costs_s": fault_costs_s(seconds, events),
         "hashes_by_round_differ": differing(landed),
@@ -114,11 +115,16 @@ def losses(rows: Sequence[Row]) -> dict[int, float]:
 
 
 def loss_at(record: Row, contributed: int) -> float:
-    """Return the loss after `contributed` payloads: the mean over machines, interpolated between evaluations."""
+    """Return the loss after `contributed` payloads: the mean over machines, interpolated between evaluations.
+
+    Records of earlier versions have no `round_numbers`; their rounds are numbered from 1.
+    """
+    numbers = record.get("round_numbers") or range(1, len(record["contributed"]) + 1)
+    contributed_by = dict(zip(numbers, record["contributed"], strict=True))
     curve = defaultdict(list)
     for number, loss in ((int(n), loss) for table in record["losses"] for n, loss in table.items()):
-        if number:
-            curve[record["contributed"][number - 1]].append(loss)
+        if number in contributed_by:
+            curve[contributed_by[number]].append(loss)
     points = sorted((at, statistics.mean(values)) for at, values in curve.items())
     before = max((p for p in points if p[0] <= contributed), default=points[0])
     after = min((p for p in points if p[0] >= contributed), default=points[-1])

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/show_attacks.py FOLDER
 
 f is the number of liars. Losses are those of worker 0 in nats per byte. All relative figures compare runs of the same
-seed, and are means over the seeds of a cell:
+seed, and are means over the seeds of both runs:
 
     tax     nats(rule, f = 0) / nats(plain, f = 0) − 1      plain: the recipe's own aggregate, without screening
     loss    nats(rule, attack, f) / nats(rule, f = 0) − 1
@@ -11,18 +11,22 @@ seed, and are means over the seeds of a cell:
 The first table has the tax and the worst attack of each rule, and the number of attacks that were run. Then, for f = 2
 and f = 1, one table has the loss of every attack, with the number of seeds in parentheses if it is not 1. The last
 table has the success rate of the back door: the fraction of validation windows in which the model continues the trigger
-with the bytes of the liar. "failed": the run ended with an error. "–": not run.
+with the bytes of the liar. A run fails if it ends with an error or with a loss that is not finite. "failed": one of the
+runs failed, or all runs with which they are compared. "–": not run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any
+
+from seed_statistics import loss_or_inf
 
 Row = dict[str, Any]
 Pair = tuple[str, str]
@@ -44,33 +48,41 @@ class Records:
         """Return the records of one cell by seed."""
         return self.cells.get((*pair, attack, liars), {})
 
-    def relative(self, rows: dict[int, Row], reference: dict[int, Row]) -> float | None:
-        """Return the mean of nats / reference − 1 over common seeds; None if there are none, inf if a run failed."""
-        seeds = rows.keys() & {seed for seed, row in reference.items() if row["val_nats"]}
-        if any(rows[seed]["val_nats"] is None for seed in seeds):
-            return float("inf")
-        return mean(rows[seed]["val_nats"] / reference[seed]["val_nats"] - 1 for seed in seeds) if seeds else None
+    def losses(self, pair: Pair, attack: str, liars: int) -> list[float]:
+        """Return the relative increases of the loss under an attack."""
+        return increases(self.cell(pair, attack, liars), self.cell(pair, CALM, 0))
 
-    def loss(self, pair: Pair, attack: str, liars: int) -> float | None:
-        """Return the relative increase of the loss under an attack."""
-        return self.relative(self.cell(pair, attack, liars), self.cell(pair, CALM, 0))
-
-    def tax(self, pair: Pair) -> float | None:
-        """Return the relative increase of the loss, without liars, over that of the recipe's plain rule."""
-        return self.relative(self.cell(pair, CALM, 0), self.cell((pair[0], "plain"), CALM, 0))
+    def tax(self, pair: Pair) -> list[float]:
+        """Return the relative increases of the loss, without liars, over that of the recipe's plain rule."""
+        return increases(self.cell(pair, CALM, 0), self.cell((pair[0], "plain"), CALM, 0))
 
     def worst(self, pair: Pair, liars: int) -> str:
         """Format the attack that increases the loss most, this relative increase, and the number of attacks run."""
-        found = {attack: loss for attack in self.attacks if (loss := self.loss(pair, attack, liars)) is not None}
+        found = {attack: losses for attack in self.attacks if (losses := self.losses(pair, attack, liars))}
         if not found:
             return "–"
-        attack = max(found, key=lambda attack: found[attack])
+        attack = max(found, key=lambda attack: fmean(found[attack]))
         return f"{attack} {percent(found[attack])}, of {len(found)}"
 
     def shown(self, pair: Pair, attack: str, liars: int) -> str:
         """Format one cell of the tables of losses."""
-        seeds = len(self.cell(pair, attack, liars))
-        return percent(self.loss(pair, attack, liars)) + (f" ({seeds})" if seeds > 1 else "")
+        losses = self.losses(pair, attack, liars)
+        return percent(losses) + (f" ({len(losses)})" if len(losses) > 1 else "")
+
+
+def increases(rows: dict[int, Row], reference: dict[int, Row]) -> list[float]:
+    """Return loss / reference − 1 for each common seed, infinity for a run that failed.
+
+    Seeds whose reference failed are left out. If all of them did, the only increase is infinity.
+    """
+    pairs = [(loss_of(rows[seed]), loss_of(reference[seed])) for seed in sorted(rows.keys() & reference.keys())]
+    found = [loss / base - 1 for loss, base in pairs if base < math.inf]
+    return found if found or not pairs else [math.inf]
+
+
+def loss_of(row: Row) -> float:
+    """Return the loss of a run, or infinity if it failed."""
+    return loss_or_inf(row["val_nats"])
 
 
 def order(pair: Pair) -> tuple[str, bool, str]:
@@ -78,9 +90,11 @@ def order(pair: Pair) -> tuple[str, bool, str]:
     return pair[0], not pair[1].startswith("plain"), pair[1]
 
 
-def percent(value: float | None) -> str:
-    """Format a relative increase of the loss."""
-    return "–" if value is None else "failed" if value == float("inf") else f"{value:+.1%}".replace("%", " %")
+def percent(increases: Sequence[float]) -> str:
+    """Format the mean of relative increases of the loss."""
+    if not increases:
+        return "–"
+    return "failed" if math.inf in increases else f"{fmean(increases):+.1%}".replace("%", " %")
 
 
 def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -94,8 +108,8 @@ def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 def nats_of(rows: dict[int, Row]) -> str:
     """Format the mean loss of the runs that did not fail."""
-    found = [row["val_nats"] for row in rows.values() if row["val_nats"] is not None]
-    return f"{mean(found):.3f}" if found else "–"
+    found = [loss for row in rows.values() if (loss := loss_of(row)) < math.inf]
+    return f"{fmean(found):.3f}" if found else "failed" if rows else "–"
 
 
 def print_all(records: Records) -> None:
@@ -126,7 +140,7 @@ def print_all(records: Records) -> None:
 def rate(rows: dict[int, Row]) -> str:
     """Format the mean success rate of the back door."""
     found = [row["backdoor"] for row in rows.values() if row["backdoor"] is not None]
-    return f"{mean(found):.0%}".replace("%", " %") if found else "–"
+    return f"{fmean(found):.0%}".replace("%", " %") if found else "–"
 
 
 def main() -> None:

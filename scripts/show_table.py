@@ -7,7 +7,8 @@
 The first gap is relative to data-parallel training, the second to the dense recipe; both references have the same inner
 optimizer, number of workers and seed as the case. "equal" marks a gap whose interval is within ±0.5 % (two one-sided
 tests at 5 %). The learning rates and momentum of a case are those with the lowest loss at the seed, H (inner steps per
-round) and number of workers at which the case was tuned.
+round) and number of workers at which the case was tuned. "bytes a token": payload bytes that all workers send per token
+that they train on.
 
 A case that was also run with other options, such as schedule.delay=2, has one row for each set of options. The column
 "against the plain case" then shows the gap to the same case without them; "against v1", the gap to the first version of
@@ -22,20 +23,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from statistics import mean
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from seed_statistics import half_width, loss_or_inf
 
 Row = dict[str, Any]
-Group = tuple[int, int, int, int]
-"""The common values of comparable runs: params, steps, workers, sync_every."""
-T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796)
-"""95 % quantiles of Student's t with 1 .. 11 degrees of freedom. The last one is an upper bound for more."""
+Group = tuple[int, int, int, int, int]
+"""The common values of comparable runs: params, steps, sequences, workers, sync_every."""
 EQUAL = 0.005
-COLUMNS = 3
-"""Number of panels in a line of the picture."""
 EVERY_STEP = ("ddp_adamw", "ddp_muon")
 """Cases that exchange gradients in every step. They are listed for every H."""
 ALONE = (*EVERY_STEP, "ddp_adamw_nesterov", "ddp_muon_nesterov")
@@ -50,15 +46,16 @@ TUNED = ("lr", "inner_momentum", "weight_decay", "outer_lr", "momentum")
 
 def paired_gaps(rows: Sequence[Row], reference: Sequence[Row]) -> list[float]:
     """Return loss / reference loss − 1 for each seed for which both exist."""
-    theirs = {row["seed"]: row["nats"] for row in reference}
-    return [row["nats"] / theirs[row["seed"]] - 1 for row in rows if row["seed"] in theirs]
+    theirs = by_seed(reference)
+    return [loss / theirs[seed] - 1 for seed, loss in by_seed(rows).items() if seed in theirs]
 
 
-def interval(gaps: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the gaps, and half the width of its 90 % interval (infinite for a single gap)."""
-    if len(gaps) < 2:
-        return mean(gaps), float("inf")
-    return mean(gaps), T_95[min(len(gaps), 10) - 2] * stdev(gaps) / len(gaps) ** 0.5
+def by_seed(rows: Sequence[Row]) -> dict[int, float]:
+    """Return the losses of a cell by seed. Raises ValueError if it has two runs of a seed, which would count twice."""
+    losses = {row["seed"]: row["nats"] for row in rows}
+    if len(losses) < len(rows):
+        raise ValueError(f"{rows[0]['case']} has two records with the same seed, size and options: remove one of them")
+    return losses
 
 
 def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
@@ -66,7 +63,7 @@ def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
     gaps = paired_gaps(rows, reference)
     if not gaps or rows is reference:
         return "–"
-    middle, half = interval(gaps)
+    middle, half = mean(gaps), half_width(gaps)
     if half == float("inf"):
         return f"{100 * middle:+.1f} % (1)"
     return f"{100 * middle:+.1f} ± {100 * half:.1f} %" + (" equal" if abs(middle) + half <= EQUAL else "")
@@ -89,7 +86,7 @@ def tuned(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         tried.setdefault(place(row), []).append(row)
     most_tried = max(tried.values(), key=lambda same_place: len(same_place))
-    best = min(most_tried, key=lambda row: row["nats"])
+    best = min(most_tried, key=lambda row: loss_or_inf(row["nats"]))
     return [row for row in rows if values(row) == values(best)]
 
 
@@ -104,10 +101,10 @@ def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
 
     Data-parallel training is listed for every H, and a case with one worker for every number of workers.
     """
-    sizes = sorted({(row["params"], row["steps"]) for row in rows})
+    sizes = sorted({size_of(row) for row in rows})
     groups: dict[Group, dict[str, list[Row]]] = {}
     for size in sizes:
-        of_size = labelled([row for row in rows if (row["params"], row["steps"]) == size])
+        of_size = labelled([row for row in rows if size_of(row) == size])
         labels = {row["label"] for row in of_size}
         kept = [row for label in labels for row in tuned([r for r in of_size if r["label"] == label])]
         every = sorted({row["sync_every"] for row in kept if row["case"] not in EVERY_STEP}) or [1]
@@ -119,6 +116,11 @@ def table(rows: Sequence[Row]) -> dict[Group, dict[str, list[Row]]]:
                         cases.setdefault(row["label"], []).append(row)
                 groups[*size, workers, h] = cases
     return groups
+
+
+def size_of(row: Row) -> tuple[int, int, int]:
+    """Return the values that all runs of a size have in common: params, steps, sequences per step of all workers."""
+    return row["params"], row["steps"], row["sequences"]
 
 
 def workers_of(row: Row, workers: int) -> int:
@@ -138,7 +140,7 @@ def markdown(groups: dict[Group, dict[str, list[Row]]]) -> str:
 
 def group_table(group: Group, cases: dict[str, list[Row]]) -> str:
     """Return one group as a Markdown table with a heading, best case first."""
-    params, steps, workers, h = group
+    params, steps, sequences, workers, h = group
     columns = [
         "case",
         "lr",
@@ -153,16 +155,22 @@ def group_table(group: Group, cases: dict[str, list[Row]]) -> str:
         "against the plain case",
         "bits a round",
         "bits a step",
+        "bytes a token",
         "seeds",
     ]
-    best_first = sorted(cases.items(), key=lambda item: mean_loss(item[1]))
-    lines = [columns, ["---"] * len(columns), *([label, *cells(rows, cases)] for label, rows in best_first)]
-    heading = f"### {params / 1e6:.2f}M parameters, {steps:,} steps, {workers} workers, H {h}"
+    best_first = sorted(cases.items(), key=lambda item: loss_or_inf(mean_loss(item[1])))
+    lines = [[label, *cells(rows, cases, workers=workers)] for label, rows in best_first]
+    lines = [columns, ["---"] * len(columns), *lines]
+    heading = f"### {params / 1e6:.2f}M parameters, {steps:,} steps of {sequences} sequences, {workers} workers, H {h}"
     return "\n".join([heading, "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
-def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
-    """Return the cells of one line of the table, after the label. `cases`: all rows of the group, by label."""
+def cells(rows: Sequence[Row], cases: dict[str, list[Row]], *, workers: int) -> list[str]:
+    """Return the cells of one line of the table, after the label.
+
+    cases: all rows of the group, by label.
+    workers: number of workers of the group.
+    """
     first = rows[0]
     adamw = first["inner_momentum"] is None
     case = first["case"]
@@ -178,8 +186,18 @@ def cells(rows: Sequence[Row], cases: dict[str, list[Row]]) -> list[str]:
         *(gap_text(rows, cases.get(reference, [])) for reference in references),
         f"{first['bits_per_param_per_round']:.3f}",
         f"{first['bits_per_param_per_step']:.4f}",
+        f"{bytes_per_token(first, workers):,.2f}",
         f"{len(rows)}",
     ]
+
+
+def bytes_per_token(row: Row, workers: int) -> float:
+    """Return the payload bytes that all workers send per token that they train on. A payload counts once.
+
+    workers: number of workers that send. The record of data-parallel training does not have it, because all of its
+    groups have the same records.
+    """
+    return workers * row["bits_per_param_per_step"] / 8 * row["params"] * row["steps"] / row["tokens"]
 
 
 def mean_loss(rows: Sequence[Row]) -> float:
@@ -205,44 +223,6 @@ def write_into(page: Path, text: str) -> None:
     page.write_text("".join([before, MARKS[0], "\n", text, "\n", MARKS[1], after]))
 
 
-def draw(groups: dict[Group, dict[str, list[Row]]], path: Path) -> None:
-    """Plot loss against bits per parameter and step, with one panel per group. A case has one color in all panels."""
-    import matplotlib.pyplot as plt  # only here: bench_table imports this module into every process that trains
-
-    lines = -(-len(groups) // COLUMNS)
-    figure, panels = plt.subplots(lines, COLUMNS, figsize=(5 * COLUMNS, 4 * lines + 0.5), squeeze=False)
-    names = sorted({rows[0]["case"] for cases in groups.values() for rows in cases.values()})
-    colors = {name: plt.get_cmap("tab20")(index) for index, name in enumerate(names)}
-    for panel in panels.flat[len(groups) :]:
-        panel.set_axis_off()
-    for panel, (group, cases) in zip(panels.flat, groups.items(), strict=False):
-        draw_group(panel, group, cases, colors)
-    for panel in panels[:, 0]:
-        panel.set_ylabel("validation loss, nats per byte")
-    found = {name: line for panel in panels.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend([found[name] for name in names], names, loc="lower center", ncols=-(-len(names) // 2), fontsize=9)
-    figure.tight_layout(rect=(0, 0.7 / (4 * lines + 0.5), 1, 1))
-    figure.savefig(path, dpi=120)
-
-
-def draw_group(panel: Axes, group: Group, cases: dict[str, list[Row]], colors: dict[str, Any]) -> None:
-    """Plot the cases of one group: mean, minimum and maximum of the seeds, connected in the order of their bits."""
-    params, steps, workers, h = group
-    for case in sorted({rows[0]["case"] for rows in cases.values()}):
-        of_case = [rows for rows in cases.values() if rows[0]["case"] == case]
-        of_case.sort(key=lambda rows: rows[0]["bits_per_param_per_step"])
-        losses = [[row["nats"] for row in rows] for rows in of_case]
-        bits = [max(rows[0]["bits_per_param_per_step"], 1e-4) for rows in of_case]
-        below, above = [mean(x) - min(x) for x in losses], [max(x) - mean(x) for x in losses]
-        means = [mean(x) for x in losses]
-        panel.errorbar(bits, means, yerr=[below, above], marker="o", label=case, color=colors[case])
-    panel.set(
-        xscale="log",
-        xlabel="bits per parameter and step (0.0001: none)",
-        title=f"{params / 1e6:.2g}M, {steps:,} steps, {workers} workers, H {h}",
-    )
-
-
 def main() -> None:
     """Print the tables or write them into a page and, with --picture, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -256,6 +236,8 @@ def main() -> None:
     else:
         print(markdown(groups))
     if args.picture:
+        from draw_table import draw  # only here: bench_table imports this module into every process that trains
+
         draw(groups, args.picture)
 
 

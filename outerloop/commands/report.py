@@ -98,7 +98,8 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
-        checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
+        html = page(comparison, pictures).encode(errors="backslashreplace")
+        checkpoint.write_atomically(folder / "report.html", html)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{folder} cannot be written ({reason}): pass --out with another name") from error

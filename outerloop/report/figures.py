@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from outerloop.report import curves, pareto
@@ -27,14 +29,13 @@ class Picture:
 def draw_all(comparison: Comparison, folder: Path, *, bits_per_s: float) -> list[Picture]:
     """Draw every figure that has data as a PNG file in an existing folder. Return the figures drawn.
 
-    Charts left by an earlier report are deleted.
+    Figures left by an earlier report are deleted.
     """
-    pictures = []
-    for chart in curves.charts(comparison, bits_per_s=bits_per_s):
-        path = folder / f"{chart.name}.png"
-        path.unlink(missing_ok=True)
-        if curves.draw(comparison, chart, path):
-            pictures.append(Picture(path, chart.title, chart.caption))
-    if pareto.draw(comparison, folder / "pareto.png"):
-        pictures.append(Picture(folder / "pareto.png", "Final loss against bytes", PARETO))
-    return pictures
+    drawings: dict[Picture, Callable[[Path], bool]] = {
+        Picture(folder / f"{chart.name}.png", chart.title, chart.caption): partial(curves.draw, comparison, chart)
+        for chart in curves.charts(comparison, bits_per_s=bits_per_s)
+    }
+    drawings[Picture(folder / "pareto.png", "Final loss against bytes", PARETO)] = partial(pareto.draw, comparison)
+    for picture in drawings:
+        picture.path.unlink(missing_ok=True)
+    return [picture for picture, draw in drawings.items() if draw(picture.path)]

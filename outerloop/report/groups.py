@@ -140,7 +140,12 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return the notes that readers need to interpret the numbers."""
-        return [*self.damage_notes(), *self.repeated_seed_notes(), *self.baseline_notes()]
+        return [
+            *self.damage_notes(),
+            *self.repeated_seed_notes(),
+            *filter(None, map(divergence_note, self.finished)),
+            *self.baseline_notes(),
+        ]
 
     def damage_notes(self) -> list[str]:
         """Return one note for each run whose metrics.jsonl has damaged lines."""
@@ -176,6 +181,26 @@ class Comparison:
                 else []
             ),
         ]
+
+
+def divergence_note(group: Group) -> str:
+    """Return a note on the finished runs of a group that diverged, after which no mean can be drawn, or ""."""
+    ends = [last_finite_round(run) for run in group.finished if not math.isfinite(last_loss(run))]
+    if not ends:
+        return ""
+    first = ", the first" if len(ends) > 1 else ""
+    runs = f"{len(ends)} of {len(group.finished)} runs of {group.label}"
+    return f"{runs} diverged{first} after round {min(ends)}: the mean curve ends there"
+
+
+def last_loss(run: Run) -> float:
+    """Return the last validation loss of a run, or 0 if it has none."""
+    return run.validations[-1]["val_loss"] if run.validations else 0.0
+
+
+def last_finite_round(run: Run) -> int:
+    """Return the last round of a run after which its validation loss was finite, or 0."""
+    return max((row["round"] for row in run.validations if math.isfinite(row["val_loss"])), default=0)
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

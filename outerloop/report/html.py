@@ -63,12 +63,17 @@ def finished_part(comparison: Comparison) -> list[str]:
     results = table.results(comparison)
     runs = f"<details><summary>Every finished run</summary>{table_html(table.runs(comparison), {})}</details>"
     return [
-        f"<h2>{results.title}</h2>",
+        heading(results),
         table_html(results, swatches(comparison)),
         f"<p class=quiet>{UNITS}</p>",
         runs,
         *map(contributors_html, contributors.tables(comparison)),
     ]
+
+
+def heading(content: Table) -> str:
+    """Return the heading of a table as HTML. Titles may contain names of recipes and values of settings."""
+    return f"<h2>{escape(content.title)}</h2>"
 
 
 def contributors_html(content: Table) -> str:
@@ -86,7 +91,7 @@ def unfinished_part(comparison: Comparison) -> list[str]:
         for _, run in comparison.unfinished
         if "\n" in run.trace.strip()
     ]
-    return [f"<h2>{unfinished.title}</h2>", table_html(unfinished, {}), *traces]
+    return [heading(unfinished), table_html(unfinished, {}), *traces]
 
 
 def settings_part(comparison: Comparison) -> list[str]:

@@ -25,7 +25,7 @@ FIELDS = {
     "step": ("worker", "step", "loss"),
 }
 """Event -> numeric fields that a row of this event must contain."""
-OPTIONAL = ("state_bytes_sent",)
+OPTIONAL = ("state_bytes_sent", "wait_s")
 """Fields that must be numbers if a row contains them."""
 NULLABLE = ("spread",)
 """Fields that must be numbers or null if a row contains them."""

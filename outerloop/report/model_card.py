@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import outerloop
 from outerloop.report.runs import flatten
 from outerloop.state.checkpoint import write_atomically
@@ -82,6 +84,6 @@ def write_model_card(folder: Path, summary: dict[str, Any], settings: dict[str, 
         title=title,
         version=outerloop.__version__,
         usage=TRANSFORMERS if is_transformers else SAFETENSORS,
-        settings="```yaml\n" + "".join(f"{key}: {value}\n" for key, value in shown.items()) + "```",
+        settings=f"```yaml\n{yaml.safe_dump(shown, sort_keys=False)}```",
     )
     write_atomically(folder / "README.md", card.encode())

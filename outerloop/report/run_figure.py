@@ -22,12 +22,17 @@ def draw_run(rows: list[Row], summary: Row, path: Path) -> None:
     figure, (loss, sent) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     draw_loss(loss, rows)
     draw_bytes(sent, rows, summary)
-    title = f"{summary['recipe']}, {summary['workers']} workers, {summary['params'] / 1e6:.2f}M parameters"
-    figure.suptitle(
-        f"{title}: {summary['val_loss']:.3f} nats per token, {summary['ratio_to_fp32']:.0f}x fewer bytes than float32"
-    )
+    figure.suptitle(title(summary))
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def title(summary: Row) -> str:
+    """Return the title of the figure of a run: recipe, size, loss, and how much less it sent than float32."""
+    size = f"{summary['recipe']}, {summary['workers']} workers, {summary['params'] / 1e6:.2f}M parameters"
+    ratio = summary["ratio_to_fp32"]
+    fewer = f", {ratio:.0f}x fewer bytes than float32" if ratio > 1.5 else ""
+    return f"{size}: {summary['val_loss']:.3f} nats per token{fewer}"
 
 
 def draw_loss(axes: Axes, rows: list[Row]) -> None:
@@ -56,7 +61,7 @@ def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
         numbers,
         list(accumulate(row["payload_bytes"] / 1e6 for row in rounds)),
         color="tab:green",
-        label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter",
+        label=f"{summary['bits_per_param_per_round']:.3g} bits per parameter",
     )
     axes.set(xlabel="outer rounds", ylabel="payloads of one worker, each counted once [MB]", yscale="log")
     axes.grid(alpha=0.3)

@@ -15,6 +15,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from outerloop.types import printable
+
 matplotlib.rcParams["text.parse_math"] = False  # labels contain settings, and these may contain $
 MARKERS = "osD^vPX"
 WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
@@ -45,8 +47,8 @@ def canvas(legend: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def wrapped(label: str) -> str:
-    """Return a label wrapped into lines that fit the figure."""
-    return "\n".join(textwrap.wrap(label, LABEL_WIDTH))
+    """Return a label wrapped into lines that fit the figure. It is sanitized, because it may contain any settings."""
+    return "\n".join(textwrap.wrap(printable(label), LABEL_WIDTH))
 
 
 def needs_log_scale(ends: Sequence[float]) -> bool:
@@ -58,9 +60,12 @@ def needs_log_scale(ends: Sequence[float]) -> bool:
 def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
     """Set the scale and ticks of the x axis. Call this after all curves are drawn.
 
-    Ticks read "10 MB" with the unit "B", "10 M" with "", and plain numbers with None.
+    Ticks read "10 MB" with the unit "B", "10 M" with "", and plain numbers with None. A logarithmic axis with curves
+    that begin at 0 is linear from 0 to the smallest positive x.
     """
-    if log:
+    if log and axes.dataLim.x0 <= 0:
+        axes.set_xscale("symlog", linthresh=axes.dataLim.minposx)
+    elif log:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from outerloop.report import setting_diff
 from outerloop.report.groups import Comparison, Group
 from outerloop.report.runs import PAYLOADS_SENT, Run
-from outerloop.report.units import format_count, format_seconds, format_stat
+from outerloop.report.units import format_count, format_seconds, format_small, format_stat
 
 DASH = "–"
 """Text of a cell without a value."""
@@ -55,7 +55,7 @@ def result(comparison: Comparison, group: Group, *, waits: bool) -> Iterator[str
     yield gap(comparison, group)
     yield format_count(group.stat(PAYLOADS_SENT), "B")
     yield "●" if group in comparison.front else ""
-    yield format_stat(group.stat("bits_per_param_per_round"), decimals=3)
+    yield format_small(group.stat("bits_per_param_per_round"))
     yield format_count(group.stat("tokens"))
     if waits:
         yield DASH if takes_turns(group) else format_seconds(group.stat("wait_s"))

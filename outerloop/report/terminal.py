@@ -35,7 +35,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         for part in fit_to_width(content, console.width) if content.rows else ():
             console.print(part)
     for note in comparison.notes():
-        console.print(f"note: {note}", markup=False, emoji=False, highlight=False, soft_wrap=True)
+        console.print(printable(f"note: {note}"), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def fit_to_width(table: Table, width: int) -> Iterator[RichTable]:
@@ -74,9 +74,9 @@ def select_columns(table: Table, columns: Sequence[int], title: str) -> Table:
 
 
 def to_rich_table(table: Table) -> RichTable:
-    """Convert a table to a rich table. Cells are sanitized, because they may contain names chosen by other users."""
-    title = table.title or None
-    out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """Convert a table to a rich table. All text is sanitized, because it may contain names chosen by other users."""
+    title = Text(printable(table.title), style="bold") if table.title else None
+    out = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):
         word = i < table.words
         out.add_column(Text(printable(name)), justify="left" if word else "right", overflow="fold", no_wrap=not word)

@@ -75,6 +75,12 @@ def format_stat(stat: Stat, *, decimals: int) -> str:
     return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
 
 
+def format_small(stat: Stat) -> str:
+    """Format a number with three decimals; below 0.1, with three significant digits: 0.0003 -> "0.000300"."""
+    is_small = 0 < abs(stat.mean) < 0.1
+    return format_stat(stat, decimals=2 - math.floor(math.log10(abs(stat.mean))) if is_small else 3)
+
+
 def format_count(stat: Stat, unit: str = "") -> str:
     """Format a count with the SI prefix that suits its mean: 1234567 -> "1.23 M"."""
     factor, prefix = si_scale(stat.mean)

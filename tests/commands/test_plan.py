@@ -210,5 +210,5 @@ def test_losses_of_the_recipe_are_those_of_its_records():
     groups = show_table.table(json.loads((ROOT / "scripts/results/table/rows.json").read_text()))
     for name, h in TUNED:
         case = {"ddp": "ddp_adamw"}.get(name, name)
-        nats = [row["nats"] for row in groups[1033344, 600, 4, max(h, 15)][case] if row["seed"] < 2]
+        nats = [row["nats"] for row in groups[1033344, 600, 16, 4, max(h, 15)][case] if row["seed"] < 2]
         assert len(nats) == 2 and round(mean(nats), 3) == LOSSES[name][h]

@@ -77,18 +77,18 @@ def test_gaps_to_data_parallel_training_are_those_of_the_records():
     lines = re.findall(r"^\| ([\d,]+), (\d), (\d+) \| (.*) \|$", RESULTS, re.MULTILINE)
     assert len(lines) == 7
     for steps, workers, h, cells in lines:
-        cases = groups[1033344, int(steps.replace(",", "")), int(workers), int(h)]
+        cases = groups[1033344, int(steps.replace(",", "")), 16, int(workers), int(h)]
         assert [cell.strip(" *") for cell in cells.split("|")] == cells_of(cases), (steps, workers, h)
     lines = re.findall(r"^\| 8\.36M, ([\d,]+) \| (.*) \|$", RESULTS, re.MULTILINE)
     assert [steps for steps, _ in lines] == ["480", "1,000"]
-    for steps, cells in lines:
-        cases = groups[8359296, int(steps.replace(",", "")), 4, 30]
+    for (steps, cells), sequences in zip(lines, (16, 64), strict=True):
+        cases = groups[8359296, int(steps.replace(",", "")), sequences, 4, 30]
         assert [cell.strip(" *") for cell in cells.split("|")] == cells_of(cases), steps
     text = " ".join((ROOT / "README.md").read_text().split())
     first, second = (gap.split(" (")[0] for gap in re.findall(r"\*\*\+(.*? %.*?)\*\*", RESULTS)[:2])
     for steps, gap in (("3,000", first), ("600", second)):
         assert f"| recipe=outerloop, Muon | {steps} | {gap} |" in text
-    [gap] = show_table.paired_gaps(*(groups[1033344, 20190, 4, 15][name] for name in ("outerloop_v3", "ddp_muon")))
+    [gap] = show_table.paired_gaps(*(groups[1033344, 20190, 16, 4, 15][name] for name in ("outerloop_v3", "ddp_muon")))
     assert f"| version 3 of this recipe, Muon | 20,190 | {100 * gap:.1f} % (one seed) |" in text
 
 
@@ -97,7 +97,7 @@ def test_gaps_with_adamw_inside_are_those_of_the_records():
     lines = re.findall(r"^\| (\d), (\d+) \| ([\d.]+) \| (.*?) \| ([\d.]+) \| (.*?) \|$", RESULTS, re.MULTILINE)
     assert len(lines) == 6
     for workers, h, *shown in lines:
-        cases = groups[1033344, 600, int(workers), int(h)]
+        cases = groups[1033344, 600, 16, int(workers), int(h)]
         recorded = []
         for name in ("diloco", "sparseloco"):
             assert len(show_table.paired_gaps(cases[name], cases["ddp_adamw"])) == 4

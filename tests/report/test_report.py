@@ -15,7 +15,7 @@ from outerloop.launcher.train import train
 from outerloop.report import runs, setting_diff, simulated_clock, table
 from outerloop.report.curves import spreads
 from outerloop.report.groups import Comparison
-from outerloop.report.units import Stat, format_count, format_stat, parse_bandwidth
+from outerloop.report.units import Stat, format_count, format_small, format_stat, parse_bandwidth
 from outerloop.types import UserError
 
 PAYLOAD, COPIES, STEP_S, WAIT_S, SYNC = 1000, 3, 0.5, 7.0, 4
@@ -99,6 +99,31 @@ def test_a_round_with_a_count_that_is_not_finite_is_damaged(tmp_path, name):
     make_run(tmp_path / "run", [5, 3], rows=[*rows_of([5, 3]), row | {"payload_bytes": 1, name: math.nan}])
     run = runs.read(tmp_path / "run")
     assert run.damaged_lines == 1 and run.last_round == 1 and len(run.step_rates) == 2
+
+
+@pytest.mark.parametrize("event", ["step", "eval"])
+def test_a_row_without_a_number_of_seconds_waited_is_damaged(tmp_path, event):
+    row = {"event": event, "worker": 0, "step": 4, "wall_s": 500.0, "loss": 1.0, "wait_s": None}
+    run = runs.read(make_run(tmp_path / "run", [5, 3], rows=[*rows_of([5, 3]), row]))
+    assert run.damaged_lines == 1 and len(run.step_rates) == 2
+
+
+@pytest.mark.parametrize(
+    ("losses", "note"),
+    [
+        ([[5, 3, 2], [5, 3, math.nan]], "1 of 2 runs of diloco diverged after round 1: the mean curve ends there"),
+        (
+            [[5, 3, math.inf], [5, math.nan, math.nan]],
+            "2 of 2 runs of diloco diverged, the first after round 0: the mean curve ends there",
+        ),
+        ([[5, math.inf, 2], [5, 3, 2]], ""),
+    ],
+    ids=["one", "both", "for a while"],
+)
+def test_a_curve_that_ends_because_a_run_diverged_has_a_note(losses, note, tmp_path):
+    for seed, of_seed in enumerate(losses):
+        make_run(tmp_path / f"{seed}", of_seed, seed=seed)
+    assert [note for note in compare(tmp_path).notes() if "diverged" in note] == ([note] if note else [])
 
 
 def test_runs_that_cannot_be_read_are_unfinished(tmp_path):
@@ -468,6 +493,13 @@ def test_quantities():
         format_stat(Stat(2.0, 0.1, 3), decimals=3) == "2.000 ± 0.100"
         and format_stat(Stat(2.0, None, 1), decimals=1) == "2.0"
     )
+    assert [format_small(Stat(x, None, 1)) for x in (32.0, 0.305, 3e-4, 0.0)] == [
+        "32.000",
+        "0.305",
+        "0.000300",
+        "0.000",
+    ]
+    assert format_small(Stat(0.03, 0.001, 2)) == "0.0300 ± 0.0010" and format_small(Stat(math.nan, None, 2)) == "nan"
     assert format_count(Stat(1.5e6, 2e4, 2), "B") == "1.50 ± 0.02 MB" and format_count(Stat(20, None, 1)) == "20"
 
 

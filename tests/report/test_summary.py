@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib import pyplot as plt
 
-from outerloop.report.run_figure import draw_bytes
+from outerloop.report.run_figure import draw_bytes, title
 from outerloop.report.summary import summarize
 
 PARAMS, PAYLOAD = 1000, 125
@@ -61,6 +61,11 @@ def test_the_state_that_newcomers_got_is_a_part_of_the_bytes_sent():
     summary = summarize([*rows, *done], recipe="sparseloco", workers=2, rounds=1, params=PARAMS)
     assert (summary["bytes_sent_per_worker"], summary["state_bytes_sent_per_worker"]) == (450.0, 300.0)
     assert "state_bytes_sent_per_worker" not in summary_of([landed(1)]), "another exchange"
+
+
+def test_the_title_of_the_figure_of_a_run_that_sent_nothing_names_no_ratio():
+    assert title(summary_of([landed(1)])).endswith("2.000 nats per token, 32x fewer bytes than float32")
+    assert title(summary_of([landed(1, size=0)])).endswith("2.000 nats per token")
 
 
 def test_the_float32_line_of_the_figure_begins_with_the_worker():

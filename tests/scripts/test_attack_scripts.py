@@ -133,6 +133,7 @@ def test_a_run_that_the_stranger_stops_is_a_record_and_the_stranger_ends(tmp_pat
     monkeypatch.setattr(attack_strangers, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
     args = SimpleNamespace(workers=5, options=[], minutes=1.0, mbit=1.0)
     record = attack_strangers.measured("attacked", tmp_path, args)
+    assert (record["workers"], record["minutes"], record["mbit"], record["options"]) == (5, 1.0, 1.0, [])
     assert record["stranger"] == {"bytes": 7} and started[0].poll() is not None
     assert (
         bool(attack_strangers.failures([record | {"rss_growth_mib": {"p2pd": 1}}])) == stops == bool(record["stopped"])

@@ -209,6 +209,15 @@ def test_a_kill_costs_the_longer_of_its_two_rounds_alone_or_beside_others():
     assert faults_report.kill_costs_s(record) == {"alone": [1, 0], "beside": [4]}
 
 
+def test_a_loss_is_that_of_its_round_even_if_earlier_rounds_are_missing():
+    """Round 3 landed nowhere: the evaluation after round 4 is after 6 payloads."""
+    landed = [row(number, peers=2) for number in (1, 2, 4)]
+    validation = {"event": "validation", "round": 4, "val_loss": 2.0}
+    record = faults_report.report([[*landed, validation]], {1: 0.0, 2: 1.0, 4: 2.0}, [])
+    assert record["round_numbers"] == [1, 2, 4] and record["contributed"] == [2, 4, 6]
+    assert faults_report.loss_at(record, 6) == 2.0
+
+
 def test_losses_are_compared_at_equal_payloads():
     """Three payloads a round against two: after 12 of them, between the evaluations after rounds 5 and 10."""
     fire = {"contributed": [2 * n for n in range(1, 11)], "losses": [{0: 9.0, 5: 3.0, 10: 2.0}, {5: 3.0}]}

@@ -3,6 +3,7 @@
 import argparse
 import copy
 
+import bench_gather
 import bench_wan
 import pytest
 import torch
@@ -62,6 +63,20 @@ def test_an_invalid_delay_or_rate_is_refused_before_anything_runs(monkeypatch, c
     with pytest.raises(SystemExit):
         bench_wan.parsed()
     assert f"{typed[0]} {typed[-1]!r} is not a" in capsys.readouterr().err
+
+
+def test_fewer_rounds_than_medians_need_are_refused_before_anything_runs(monkeypatch, capsys):
+    for program, arguments in (
+        (bench_wan, ["--json", "rows.json", "--rounds", "2"]),
+        (bench_gather, ["--rounds", "1"]),
+        (bench_gather, ["--rounds", "2", "--peers", "1"]),
+    ):
+        monkeypatch.setattr("sys.argv", [program.__name__, *arguments])
+        with pytest.raises(SystemExit, match="2"):
+            program.parsed()
+        assert "not count" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["bench_gather", "--rounds", "2"])
+    assert bench_gather.parsed().rounds == 2
 
 
 @pytest.mark.parametrize(

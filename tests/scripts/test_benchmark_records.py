@@ -1,13 +1,18 @@
 """A benchmark does not take the record of another measurement for its own, and its mistakes are one line."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import attack_liar
+import attack_strangers
 import bench_attacks
 import bench_beside
 import bench_churn
 import bench_recipes
+import bench_scores
 import bench_table
 import mixed_machines
 import pytest
@@ -122,6 +127,67 @@ def test_machines_with_another_number_of_rounds_are_refused(tmp_path, monkeypatc
     assert "rounds 20, but this command has 5" in refusal(
         mixed_machines, monkeypatch, capsys, *arguments, "--rounds", 5
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--windows", 16], "scores.windows=16"),
+        (["--recipe", "outerloop"], "recipe=outerloop"),
+        (["--payloads", 2], "scores.payloads=2.0"),
+        (["threads=2"], "'threads=2']"),
+    ],
+)
+def test_scores_of_other_options_are_refused(more, words, monkeypatch, capsys):
+    monkeypatch.setattr(bench_scores, "run_case", None)
+    arguments = ["--out", RESULTS / "scores", "--seeds", "0,1", *more]
+    assert words in refusal(bench_scores, monkeypatch, capsys, *arguments)
+    call(bench_scores, monkeypatch, *arguments[:4])
+    assert "4 of 4 runs have a record" in capsys.readouterr().out, "the documented command"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [(["--minutes", 3], "minutes 1.7, but this command has 3.0"), (["--minutes", 1.7, "seed=1"], "options []")],
+)
+def test_lies_of_other_options_are_refused_before_the_first_run(more, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(attack_liar, "recorded", lambda *_: pytest.fail("nothing is to be run"))
+    write_records(tmp_path / "views.json", read_records(RESULTS / "liar/views.json", {}))
+    arguments = ["--runs", tmp_path, "--out", tmp_path]
+    assert words in refusal(attack_liar, monkeypatch, capsys, *arguments, "--lies", "rosters,views", *more)
+    assert call(attack_liar, monkeypatch, *arguments, "--lies", "views", "--minutes", 1.7) == 0
+
+
+def test_a_lie_records_its_options(tmp_path, monkeypatch):
+    monkeypatch.setattr(attack_liar, "Listed", lambda *_, **__: None)
+    monkeypatch.setattr(attack_liar, "running", lambda swarm: contextlib.nullcontext())
+    monkeypatch.setattr(attack_liar, "Attack", lambda *_, **__: SimpleNamespace(run=dict))
+    args = SimpleNamespace(trust="members", minutes=0.7, options=["seed=1"], runs=tmp_path)
+    assert attack_liar.recorded("views", args) == {"trust": "members", "minutes": 0.7, "options": ["seed=1"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--minutes", 5], "minutes 10.0, but this command has 5.0"),
+        (["--workers", 3], "workers 5"),
+        (["--mbit", 10], "mbit 100.0"),
+        (["--kinds", "attacked", "--mbit", 10], "mbit 100.0"),
+    ],
+)
+def test_strangers_of_other_options_are_refused(more, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(attack_strangers, "measured", lambda *_: pytest.fail("nothing is to be run"))
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
+    for kind in ("calm", "attacked", "open"):
+        record = read_records(RESULTS / f"strangers/{kind}-0.json", {})
+        write_records(tmp_path / f"{kind}-0.json", record | ({} if kind == "calm" else {"mbit": 100.0}))
+    arguments = ["--runs", tmp_path, "--out", tmp_path, "--pairs", 1]
+    assert words in refusal(attack_strangers, monkeypatch, capsys, *arguments, *more)
+    assert call(attack_strangers, monkeypatch, *arguments) == 0
+    assert call(attack_strangers, monkeypatch, *arguments, "--kinds", "calm", "--mbit", 10) == 0, "no stranger"
+    assert call(attack_strangers, monkeypatch, *arguments, "--kinds", "open", "--minutes", 5) == 0
+    call(attack_strangers, monkeypatch, "--runs", tmp_path, "--pairs", 1)
+    assert "attacked round_s_median: 1.025" in capsys.readouterr().out, "the documented command"
 
 
 def test_only_a_first_run_with_the_same_arguments_is_continued(tmp_path, capsys, monkeypatch):
