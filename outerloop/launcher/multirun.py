@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import hydra
-from hydra import compose, initialize_config_dir
 from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from outerloop.config import budget, load
-from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
+from outerloop.launcher.sweep_check import hydra_settings, load_combinations
 from outerloop.launcher.train import train
 from outerloop.output import print_error, print_leniently
 from outerloop.report import runs, terminal
@@ -39,7 +35,7 @@ NO_SUBFOLDER = "hydra.output_subdir=null"
 
 
 def multirun(overrides: list[str]) -> int:
-    """Check every combination of options, run the sweep, and print a table of the runs and the reason for each failure.
+    """Check the combinations of options, run the sweep, and print a table of the runs and the reason for each failure.
 
     Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
     launchers may run jobs in other processes or on other machines.
@@ -47,7 +43,7 @@ def multirun(overrides: list[str]) -> int:
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
-    configs = [load.load(combination) for combination in combinations(overrides)]
+    configs = load_combinations(overrides)
     if not configs:
         raise UserError("one of the swept options has no values, so there is nothing to run: set at least one value")
     if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
@@ -77,11 +73,9 @@ def print_report(folder: Path) -> None:
 
 def sweep_folder(overrides: list[str]) -> Path:
     """Return the folder of the sweep: hydra.sweep.dir if it is set, else a new one named after the current time."""
-    typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
-    if not typed:
+    if not any(o.startswith(SWEEP_DIR) for o in overrides):
         return new_folder("sweep")
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
+    return Path(hydra_settings(overrides).sweep.dir)
 
 
 def not_swept(overrides: list[str]) -> str:
@@ -118,26 +112,6 @@ def run_of_job(folder: Path) -> Run:
 def refusal_file(folder: Path) -> Path:
     """Return the file, next to a job's folder, that records that the folder contains a run of another configuration."""
     return folder.with_name(f"{folder.name}.{DIED}")
-
-
-def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Return every combination of the swept overrides. Of a continuous interval, only the start is returned.
-
-    Hydra's own settings are left out, except for the search path, which may add choices for options.
-    """
-    pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
-    options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]
-    return (list(combination) for combination in itertools.product(*options))
-
-
-def swept_values(text: str, override: Override) -> list[str]:
-    """Return one override for each value that the sweep gives to an option."""
-    name, value = text.partition("=")[0], override.value()
-    if isinstance(value, IntervalSweep):
-        return [f"{name}={value.start}"]
-    return (
-        [f"{name}={choice}" for choice in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
-    )
 
 
 def run_job(settings: DictConfig) -> float:

@@ -13,7 +13,7 @@ from outerloop.config.options import typed_options
 from outerloop.config.options.compose import complete
 from outerloop.config.options.search_path import ENVIRONMENT, choices_in, config_dir, packages_with_configs
 from outerloop.config.options.user_files import with_file_paths
-from outerloop.launcher import multirun
+from outerloop.launcher import multirun, sweep_check
 from outerloop.launcher.train import train as run
 from outerloop.types import UserError
 
@@ -175,7 +175,7 @@ def test_other_packages_bring_parts_by_an_entry_point(folder, monkeypatch):
 
 def test_a_job_of_a_sweep_records_the_path_of_a_file(folder):
     """Hydra knows the file by its name only, with which another process could not find it."""
-    combination, *_ = multirun.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
+    combination, *_ = sweep_check.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
     assert "recipe=mine" in combination
     again = with_file_paths(combination)
     assert f"recipe='{folder}/mine.yaml'" in again and load.load(again).schedule.sync_every == 7
