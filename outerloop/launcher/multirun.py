@@ -10,7 +10,7 @@ from pathlib import Path
 import hydra
 from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from outerloop.config import budget, load
@@ -117,17 +117,20 @@ def refusal_file(folder: Path) -> Path:
 def run_job(settings: DictConfig) -> float:
     """Train one run of the sweep in its numbered folder. Return its validation loss, or infinity if it died.
 
-    A UserError or a crashed worker ends only this run. Any other error is re-raised and ends the sweep.
+    The settings that hydra has composed are loaded again, which completes them as for a single run, and checks values
+    that a sweeper has sampled. A UserError or a crashed worker ends only this run. Any other error is re-raised and
+    ends the sweep.
     """
     runtime = HydraConfig.get()
-    with open_dict(settings):
-        settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
-    print_leniently(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
+    overrides, folder = typed_overrides(runtime.overrides), str(Path(runtime.sweep.dir) / str(runtime.job.num))
+    settings.run_dir = folder
+    print_leniently(f"\n== {folder}: {', '.join(runtime.overrides.task)}")
     forget_failure(settings)
     try:
-        budget.apply(settings)
+        settings = load.load(overrides)
+        settings.run_dir = folder
         OmegaConf.resolve(settings)
-        return float(train(settings, overrides=typed_overrides(runtime.overrides))["val_loss"])
+        return float(train(settings, overrides=overrides)["val_loss"])
     except Exception as error:
         record_failure(settings, error)
         if not isinstance(error, UserError | WorkerCrashed):

@@ -1,6 +1,7 @@
 """Sweeps whose jobs die: the sweep says so, whichever launcher ran them, and the report lists them."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -182,3 +183,40 @@ def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):
     assert f"the same command with run_dir={tmp_path}/0 " in train.resume_hint(tmp_path / "0")
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN}}))
     assert f"the same command with hydra.sweep.dir={tmp_path} " in train.resume_hint(tmp_path / "0")
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The settings of each job of a sweep in this process. The jobs do not train."""
+    settings = []
+
+    def record(config, *, overrides):
+        settings.append(config)
+        return {"val_loss": 1.0}
+
+    monkeypatch.setattr(multirun, "train", record)
+    monkeypatch.setattr(sys, "argv", ["outerloop"])
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    return settings
+
+
+def test_a_job_has_the_settings_of_a_single_run(trained, tmp_path):
+    """Without the options of a replaced part: NoFeedback does not take the recipe's feedback.beta."""
+    options = ["recipe=outerloop_v1", *SMALL.split()]
+    multirun.multirun([*options, "feedback=none,ef", f"hydra.sweep.dir={tmp_path}"])
+    single = [
+        load.load([*options, f"feedback={name}", f"run_dir={tmp_path}/{i}"]) for i, name in enumerate(("none", "ef"))
+    ]
+    for config in single:
+        OmegaConf.resolve(config)
+    assert trained == single and [*trained[0].feedback] == ["_target_"]
+
+
+def test_a_combination_that_a_sweeper_has_sampled_is_checked_by_its_job(trained, tmp_path, capsys):
+    """Each value is valid with the first values of the other options, which are checked before."""
+    sampler = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=0"]
+    swept = ["workers=choice(1,3)", "eval.sequences=choice(3,2)", "hydra.sweeper.n_trials=12"]
+    options = [option for option in SMALL.split() if option.partition("=")[0] not in ("workers", "eval.sequences")]
+    assert multirun.multirun([*options, *sampler, *swept, f"hydra.sweep.dir={tmp_path}"]) == 1
+    assert {(config.workers, config["eval"].sequences) for config in trained} == {(1, 3), (1, 2), (3, 3)}
+    assert "died: eval.sequences=2 is less than one per worker: set eval.sequences=3" in capsys.readouterr().err
