@@ -38,7 +38,8 @@ def multirun(overrides: list[str]) -> int:
     """Check the combinations of options, run the sweep, and print a table of the runs and the reason for each failure.
 
     Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
-    launchers may run jobs in other processes or on other machines.
+    launchers may run jobs in other processes or on other machines. If the sweep is interrupted, only recorded failures
+    are printed: the other runs can be resumed, as their last lines state.
     """
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
@@ -53,11 +54,15 @@ def multirun(overrides: list[str]) -> int:
         print_error(f"outerloop: {warning}")
     folder = sweep_folder(overrides)
     sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
+    interrupted = False
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
         print_report(folder)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        failed = failed_runs(folder)
+        failed = failed_runs(folder, interrupted=interrupted)
         for run in failed:
             print_error(f"outerloop: {run.path} died: {run.why}")
     return 1 if failed else 0
@@ -89,16 +94,18 @@ def quoted(folder: Path) -> str:
     return "'" + str(folder).replace("'", "\\'") + "'"
 
 
-def failed_runs(folder: Path) -> list[Run]:
-    """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
+def failed_runs(folder: Path, *, interrupted: bool = False) -> list[Run]:
+    """Return the runs of a sweep whose job failed, or that have no summary although the sweep was not interrupted.
 
-    A job also fails if its folder contains a run of another configuration.
+    They are ordered by number. A job also fails if its folder contains a run of another configuration.
     """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
     failed = [
         path
         for path in numbered
-        if runs.read_results(path) is None or (path / DIED).exists() or refusal_file(path).exists()
+        if (path / DIED).exists()
+        or refusal_file(path).exists()
+        or (runs.read_results(path) is None and not interrupted)
     ]
     return [run_of_job(path) for path in sorted(failed, key=lambda path: int(path.name))]
 

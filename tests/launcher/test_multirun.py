@@ -102,6 +102,7 @@ def test_which_runs_died_is_read_from_the_folders(tmp_path):
         ("9", "unknown", "ended without an error message before training began"),
         ("10", "diloco", "no space left"),
     ]
+    assert [run.path.name for run in multirun.failed_runs(tmp_path, interrupted=True)] == ["10"]
     assert [path.name for path in runs.find([tmp_path])] == ["10", "2"]
     (tmp_path / "multirun.yaml").touch()
     assert [path.name for path in runs.find([tmp_path])] == ["10", "2", "9"]
@@ -181,8 +182,36 @@ def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):
     """`-m` refuses run_dir, which is the folder that a single run is resumed in."""
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     assert f"the same command with run_dir={tmp_path}/0 " in train.resume_hint(tmp_path / "0")
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN}}))
+    basic = {"mode": RunMode.MULTIRUN, "sweeper": {}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": basic}))
     assert f"the same command with hydra.sweep.dir={tmp_path} " in train.resume_hint(tmp_path / "0")
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_job_whose_sampler_has_no_seed_is_resumed_alone(seed, monkeypatch, tmp_path):
+    """The sampler would draw other values for the sweep, and job 0 would be another configuration."""
+    sampler = {"mode": RunMode.MULTIRUN, "sweeper": {"sampler": {"seed": seed}}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": sampler}))
+    alone, all_jobs = (
+        f"train --config {tmp_path}/0 run_dir={tmp_path}/0",
+        f"same command with hydra.sweep.dir={tmp_path}",
+    )
+    assert (alone if seed is None else all_jobs) + " starts" in train.resume_hint(tmp_path / "0")
+
+
+def test_an_interrupted_job_has_not_died(trained, monkeypatch, tmp_path, capsys):
+    """The line that states how to resume it is printed by the job. One that failed before is listed."""
+
+    def interrupt(config, *, overrides):
+        if config.seed:
+            raise KeyboardInterrupt
+        raise UserError("no space left")
+
+    monkeypatch.setattr(multirun, "train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        multirun.multirun([*SMALL.split(), "seed=0,1", f"hydra.sweep.dir={tmp_path}"])
+    died = [line for line in capsys.readouterr().err.splitlines() if "died" in line]
+    assert died == [f"outerloop: {tmp_path}/0 died: no space left"]
 
 
 @pytest.fixture
