@@ -17,10 +17,10 @@ from outerloop.config import budget, load
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
+from outerloop.config.options.sweep_check import hydra_settings, load_combinations
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
-from outerloop.launcher.sweep_check import hydra_settings, load_combinations
 from outerloop.launcher.train import train
 from outerloop.output import print_error, print_leniently
 from outerloop.report import runs, terminal

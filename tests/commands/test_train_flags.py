@@ -9,11 +9,11 @@ import yaml
 
 from outerloop.commands import main, train
 from outerloop.config import load
-from outerloop.config.options import typed_options
+from outerloop.config.options import sweep_check, typed_options
 from outerloop.config.options.compose import complete
 from outerloop.config.options.search_path import ENVIRONMENT, choices_in, config_dir, packages_with_configs
 from outerloop.config.options.user_files import with_file_paths
-from outerloop.launcher import multirun, sweep_check
+from outerloop.launcher import multirun
 from outerloop.launcher.train import train as run
 from outerloop.types import UserError
 

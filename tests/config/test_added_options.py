@@ -8,7 +8,8 @@ import pytest
 import outerloop
 from outerloop.commands import main
 from outerloop.config import load
-from outerloop.launcher import multirun, sweep_check
+from outerloop.config.options import sweep_check
+from outerloop.launcher import multirun
 from outerloop.types import UserError
 from tests.support import toy
 

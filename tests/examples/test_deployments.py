@@ -16,9 +16,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from outerloop.config import load
+from outerloop.config.options import sweep_check
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.shared_settings import fingerprint
-from outerloop.launcher import sweep_check
 from outerloop.swarm.p2p.daemon import check_addresses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outerloop.config import load
-from outerloop.launcher import sweep_check
+from outerloop.config.options import sweep_check
 from outerloop.types import UserError
 
 SAMPLED = ["seed=range(0,1000)", "recipe=diloco,ddp", "inner.lr=interval(0.1,0.5)", "rounds=3"]
