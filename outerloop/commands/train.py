@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +26,8 @@ REFUSED = {
     "experimental_rerun": "run outerloop train --config RUN/config.yaml",
 }
 """Hydra flag that `outerloop train` refuses -> the reason, or what to use instead."""
+SWEEP_SETTINGS = ("hydra.launcher", "hydra.sweep")
+"""Prefixes of hydra's settings that apply only to sweeps. The second one includes hydra.sweeper."""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +47,15 @@ def main(arguments: list[str]) -> int:
     if flags.cfg or flags.info or flags.hydra_help:
         load.load(overrides)
         return run_hydra([*shown_flags(flags), *load.complete(overrides)])
+    refuse_sweep_settings(flags.overrides)
     return train(overrides)
+
+
+def refuse_sweep_settings(overrides: Sequence[str]) -> None:
+    """Raise UserError if an override sets hydra's launcher, sweeper or folder of a sweep, which a run does not have."""
+    for override in load.parse_overrides(overrides):
+        if override.key_or_group.replace("/", ".").startswith(SWEEP_SETTINGS):
+            raise UserError(f"{override.input_line} applies only to a sweep: run outerloop train -m, or leave it out")
 
 
 def train(overrides: list[str]) -> int:

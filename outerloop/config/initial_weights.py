@@ -29,15 +29,15 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
             model.safetensors.
 
     Raises:
-        UserError: if the folder contains no weights, if a parameter of the model is missing there or has a different
-            shape, if parameters that share a tensor (only one needs an entry) have different values there, or if the
-            folder contains weights that the model does not have.
+        UserError: if the folder contains no weights, if a parameter of the model is missing there, if a parameter or
+            buffer has a different shape there, if a parameter is not finite, if entries that share a tensor (only one
+            is needed) have different values, or if the folder contains weights that the model does not have.
     """
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     try:
         files = weight_files(folder)
         weights = {name: x for file in files for name, x in load_file(file).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
     if not files:
         raise UserError(f"init_from={source} contains no safetensors files: set it to a finished run or a model folder")
@@ -58,21 +58,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 def check_fit(model: Module, weights: Tensors, source: str | Path) -> None:
     """Raise UserError if the weights in a folder are not those of a model. The cases are those of `read_weights`."""
-    params = dict(model.named_parameters(remove_duplicate=False))
+    entries, params = model.state_dict(keep_vars=True), dict(model.named_parameters(remove_duplicate=False))
     found = {id(p) for name, p in params.items() if name in weights}
     for name, p in params.items():
         if id(p) not in found:
             raise UserError(
                 f"init_from={source} has no parameter {name}: set the model options that match these weights"
             )
-        if name in weights and weights[name].shape != p.shape:
-            there, here = list(weights[name].shape), list(p.shape)
-            raise UserError(
-                f"init_from={source}: {name} has shape {there} in this folder but {here} in the model: set the model"
-                " options that match these weights"
-            )
-    check_shared(params, weights, source)
-    known = params.keys() | dict(model.named_buffers(remove_duplicate=False)).keys()
+    check_shapes(entries, weights, source)
+    check_finite({name: x for name, x in weights.items() if name in params}, source)
+    check_shared(entries, weights, source)
+    known = entries.keys() | dict(model.named_buffers(remove_duplicate=False)).keys()
     extra = sorted(name for name in weights.keys() - known if not ignored(model, name))
     if extra:
         raise UserError(
@@ -81,12 +77,30 @@ def check_fit(model: Module, weights: Tensors, source: str | Path) -> None:
         )
 
 
-def check_shared(params: Mapping[str, Tensor], weights: Tensors, source: str | Path) -> None:
-    """Raise UserError if parameters that share one tensor of the model have different values in the folder."""
+def check_shapes(entries: Mapping[str, Tensor], weights: Tensors, source: str | Path) -> None:
+    """Raise UserError if a parameter or persistent buffer of the model has a different shape in the folder."""
+    for name, x in entries.items():
+        if name in weights and weights[name].shape != x.shape:
+            there, here = list(weights[name].shape), list(x.shape)
+            raise UserError(
+                f"init_from={source}: {name} has shape {there} in this folder but {here} in the model: set the model"
+                " options that match these weights"
+            )
+
+
+def check_finite(weights: Tensors, source: str | Path) -> None:
+    """Raise UserError if a weight is NaN or infinite."""
+    for name, x in weights.items():
+        if not torch.isfinite(x.float()).all():  # isfinite does not take float8
+            raise UserError(f"init_from={source}: {name} contains NaN or infinite values: set another folder")
+
+
+def check_shared(entries: Mapping[str, Tensor], weights: Tensors, source: str | Path) -> None:
+    """Raise UserError if entries that share one tensor of the model have different values in the folder."""
     first: dict[int, str] = {}
-    for name in params.keys() & weights.keys():
-        other = first.setdefault(id(params[name]), name)
-        if not torch.equal(weights[name], weights[other]):
+    for name in entries.keys() & weights.keys():
+        other = first.setdefault(id(entries[name]), name)
+        if other != name and not torch.equal(weights[name], weights[other]):
             raise UserError(
                 f"init_from={source}: {min(name, other)} and {max(name, other)} have different values in this folder,"
                 " but are one tensor in the model: set model options that separate them, such as"

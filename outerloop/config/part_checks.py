@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from omegaconf import DictConfig
 from torch import Size
@@ -22,6 +24,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
 from outerloop.protocols import OuterMethod, Schedule
 from outerloop.replica.island import trainable_parameters
+from outerloop.state import checkpoint
 from outerloop.types import Capabilities, UserError
 
 MAX_LANES = 64
@@ -31,7 +34,8 @@ MAX_LANES = 64
 def check_parts(config: DictConfig) -> Module:
     """Instantiate all parts that are cheap to build, to report mistakes before anything is written or started.
 
-    Return the trial model. Raises UserError if a part rejects its settings or is incompatible with another part.
+    Weights of `init_from` are checked unless the run resumes from a checkpoint, which needs none. Return the trial
+    model. Raises UserError if a part rejects its settings or is incompatible with another part.
     """
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.access.access_control import (
@@ -59,7 +63,7 @@ def check_parts(config: DictConfig) -> Module:
     make_sampler(config, corpus)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     model = trial_model(config, corpus)
-    if config.init_from:
+    if config.init_from and not (config.run_dir and checkpoint.sealed(Path(config.run_dir))):
         read_weights(model, config.init_from)
     shapes = {name: p.shape for name, p in trainable_parameters(model).items()}
     compatibility.refuse_model(schedule=make(config.schedule), compress=parts["compress"], shapes=shapes)

@@ -146,6 +146,7 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     """Write config.yaml to a locked run directory, unless its run is finished. Return the directory as a RunDir.
 
     `earlier`: the settings returned by `with_saved_rounds`. `resumed`: whether the directory already contained a run.
+    If the run resumes from a checkpoint, `config.init_from` is set to the saved value.
     Raises UserError if its checkpoints cannot be read, or if all are damaged.
     """
     checkpoint.remove_temporary(path)
@@ -162,13 +163,24 @@ def claim(path: Path, config: DictConfig, earlier: DictConfig, lock: IO[str], *,
     (path / "summary.json").unlink(missing_ok=True)
     if not (path / MODEL).exists():
         (path / EXPORTED).unlink(missing_ok=True)
-    checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     notes = [f"{line}: skipped" for line in damaged]
+    if step is not None:
+        notes += keep_init_from(path, config)
+    checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     if config.rounds > earlier.rounds:
         notes.append(
             f"extended from {earlier.rounds} to {config.rounds} rounds; learning rates now follow the longer run"
         )
     return RunDir(path, step, False, notes, lock)
+
+
+def keep_init_from(path: Path, config: DictConfig) -> list[str]:
+    """Set `config.init_from` to the value with which the run was started. Return a note if another value was set."""
+    typed, config.init_from = config.init_from, saved_settings(path).get("init_from")
+    if typed in (None, config.init_from):
+        return []
+    why = "the run continues from its checkpoint: set another run_dir= to start from these weights"
+    return [f"init_from={typed} is not used, because {why}"]
 
 
 def identity_file(path: Path, index: int) -> Path:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import hydra
-from hydra import compose, initialize_config_dir
 from hydra.conf import OverridesConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import IntervalSweep, Override
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from outerloop.config import budget, load
-from outerloop.config.added_options import is_about_hydra
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
+from outerloop.config.options.sweep_check import hydra_settings, load_combinations
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
@@ -39,15 +35,16 @@ NO_SUBFOLDER = "hydra.output_subdir=null"
 
 
 def multirun(overrides: list[str]) -> int:
-    """Check every combination of options, run the sweep, and print a table of the runs and the reason for each failure.
+    """Check the combinations of options, run the sweep, and print a table of the runs and the reason for each failure.
 
     Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
-    launchers may run jobs in other processes or on other machines.
+    launchers may run jobs in other processes or on other machines. If the sweep is interrupted, only recorded failures
+    are printed: the other runs can be resumed, as their last lines state.
     """
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
-    configs = [load.load(combination) for combination in combinations(overrides)]
+    configs = load_combinations(overrides)
     if not configs:
         raise UserError("one of the swept options has no values, so there is nothing to run: set at least one value")
     if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
@@ -57,11 +54,15 @@ def multirun(overrides: list[str]) -> int:
         print_error(f"outerloop: {warning}")
     folder = sweep_folder(overrides)
     sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
+    interrupted = False
     try:
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
         print_report(folder)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        failed = failed_runs(folder)
+        failed = failed_runs(folder, interrupted=interrupted)
         for run in failed:
             print_error(f"outerloop: {run.path} died: {run.why}")
     return 1 if failed else 0
@@ -77,11 +78,9 @@ def print_report(folder: Path) -> None:
 
 def sweep_folder(overrides: list[str]) -> Path:
     """Return the folder of the sweep: hydra.sweep.dir if it is set, else a new one named after the current time."""
-    typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
-    if not typed:
+    if not any(o.startswith(SWEEP_DIR) for o in overrides):
         return new_folder("sweep")
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
-        return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
+    return Path(hydra_settings(overrides).sweep.dir)
 
 
 def not_swept(overrides: list[str]) -> str:
@@ -95,16 +94,18 @@ def quoted(folder: Path) -> str:
     return "'" + str(folder).replace("'", "\\'") + "'"
 
 
-def failed_runs(folder: Path) -> list[Run]:
-    """Return the runs of a sweep that have no summary or whose job failed, ordered by number.
+def failed_runs(folder: Path, *, interrupted: bool = False) -> list[Run]:
+    """Return the runs of a sweep whose job failed, or that have no summary although the sweep was not interrupted.
 
-    A job also fails if its folder contains a run of another configuration.
+    They are ordered by number. A job also fails if its folder contains a run of another configuration.
     """
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
     failed = [
         path
         for path in numbered
-        if runs.read_results(path) is None or (path / DIED).exists() or refusal_file(path).exists()
+        if (path / DIED).exists()
+        or refusal_file(path).exists()
+        or (runs.read_results(path) is None and not interrupted)
     ]
     return [run_of_job(path) for path in sorted(failed, key=lambda path: int(path.name))]
 
@@ -120,40 +121,23 @@ def refusal_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.{DIED}")
 
 
-def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Return every combination of the swept overrides. Of a continuous interval, only the start is returned.
-
-    Hydra's own settings are left out, except for the search path, which may add choices for options.
-    """
-    pairs = zip(overrides, load.parse_overrides(overrides), strict=True)
-    options = [swept_values(text, o) for text, o in pairs if o.key_or_group == SEARCH_PATH or not is_about_hydra(o)]
-    return (list(combination) for combination in itertools.product(*options))
-
-
-def swept_values(text: str, override: Override) -> list[str]:
-    """Return one override for each value that the sweep gives to an option."""
-    name, value = text.partition("=")[0], override.value()
-    if isinstance(value, IntervalSweep):
-        return [f"{name}={value.start}"]
-    return (
-        [f"{name}={choice}" for choice in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
-    )
-
-
 def run_job(settings: DictConfig) -> float:
     """Train one run of the sweep in its numbered folder. Return its validation loss, or infinity if it died.
 
-    A UserError or a crashed worker ends only this run. Any other error is re-raised and ends the sweep.
+    The settings that hydra has composed are loaded again, which completes them as for a single run, and checks values
+    that a sweeper has sampled. A UserError or a crashed worker ends only this run. Any other error is re-raised and
+    ends the sweep.
     """
     runtime = HydraConfig.get()
-    with open_dict(settings):
-        settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
-    print_leniently(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
+    overrides, folder = typed_overrides(runtime.overrides), str(Path(runtime.sweep.dir) / str(runtime.job.num))
+    settings.run_dir = folder
+    print_leniently(f"\n== {folder}: {', '.join(runtime.overrides.task)}")
     forget_failure(settings)
     try:
-        budget.apply(settings)
+        settings = load.load(overrides)
+        settings.run_dir = folder
         OmegaConf.resolve(settings)
-        return float(train(settings, overrides=typed_overrides(runtime.overrides))["val_loss"])
+        return float(train(settings, overrides=overrides)["val_loss"])
     except Exception as error:
         record_failure(settings, error)
         if not isinstance(error, UserError | WorkerCrashed):

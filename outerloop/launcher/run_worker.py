@@ -74,6 +74,9 @@ def run_worker(
 
     before_first_step: called before the first step, e.g. to observe landings.
     """
+    if resume_step is not None:
+        config = config.copy()
+        config.init_from = None  # the checkpoint contains all weights
     corpus = make(config.data)
     trainer = make_trainer(config, corpus, exchange, index, layout, compute)
     outer = trainer.outer

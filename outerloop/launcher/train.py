@@ -145,13 +145,23 @@ def train_in(
 
 def resume_hint(run_dir: Path) -> str:
     """Return a line that states how to resume an interrupted run, or its sweep, and from which step."""
-    in_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-    place = f"hydra.sweep.dir={run_dir.parent}" if in_sweep else f"run_dir={run_dir}"
-    same = f"the same command with {place}"
-    steps = checkpoint.sealed(run_dir)
+    command, steps = resume_command(run_dir), checkpoint.sealed(run_dir)
     if not steps:
-        return f"no checkpoint was saved: {same} starts from the beginning"
-    return f"{same} resumes from the last checkpoint, after inner step {steps[0]}"
+        return f"no checkpoint was saved: {command} starts from the beginning"
+    return f"{command} resumes from the last checkpoint, after inner step {steps[0]}"
+
+
+def resume_command(run_dir: Path) -> str:
+    """Return the command that resumes a run or, in a sweep, the sweep.
+
+    A sampler without a seed would draw other values if the sweep were repeated, so only its run can be resumed.
+    """
+    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
+        return f"the same command with run_dir={run_dir}"
+    sampler = HydraConfig.get().sweeper.get("sampler")
+    if sampler is not None and sampler.get("seed") is None:
+        return f"outerloop train --config {run_dir} run_dir={run_dir}"
+    return f"the same command with hydra.sweep.dir={run_dir.parent}"
 
 
 def write_summary(config: DictConfig, run_dir: Path) -> Row:

@@ -9,7 +9,7 @@ import yaml
 
 from outerloop.commands import main, train
 from outerloop.config import load
-from outerloop.config.options import typed_options
+from outerloop.config.options import sweep_check, typed_options
 from outerloop.config.options.compose import complete
 from outerloop.config.options.search_path import ENVIRONMENT, choices_in, config_dir, packages_with_configs
 from outerloop.config.options.user_files import with_file_paths
@@ -102,6 +102,9 @@ def test_hydras_other_flags(outerloop, folder):
         ("train --config-dir nowhere", "--config-dir nowhere is not a folder"),
         ("train --config nowhere/config.yaml", r"nowhere/\.hydra/overrides\.yaml is missing or damaged"),
         ("train run_dir=a hydra.run.dir=b", r"the folder of the run: omit hydra\.run\.dir"),
+        ("train hydra/launcher=joblib", "hydra/launcher=joblib applies only to a sweep: run outerloop train -m, or"),
+        ("train hydra/sweeper=optuna", "hydra/sweeper=optuna applies only to a sweep"),
+        ("train hydra.sweep.dir=a", "hydra.sweep.dir=a applies only to a sweep"),
         ("train -m hydra.run.dir=b", r"set hydra\.sweep\.dir=FOLDER"),
         ("trian", "is not a command.*: run outerloop train"),
     ],
@@ -175,7 +178,7 @@ def test_other_packages_bring_parts_by_an_entry_point(folder, monkeypatch):
 
 def test_a_job_of_a_sweep_records_the_path_of_a_file(folder):
     """Hydra knows the file by its name only, with which another process could not find it."""
-    combination, *_ = multirun.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
+    combination, *_ = sweep_check.combinations(complete(["recipe=./mine.yaml,diloco", "seed=1"]))
     assert "recipe=mine" in combination
     again = with_file_paths(combination)
     assert f"recipe='{folder}/mine.yaml'" in again and load.load(again).schedule.sync_every == 7

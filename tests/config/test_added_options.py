@@ -8,6 +8,7 @@ import pytest
 import outerloop
 from outerloop.commands import main
 from outerloop.config import load
+from outerloop.config.options import sweep_check
 from outerloop.launcher import multirun
 from outerloop.types import UserError
 from tests.support import toy
@@ -126,7 +127,9 @@ def test_an_argument_of_a_constructor_can_be_added(tmp_path, monkeypatch):
 
 
 def test_every_run_of_a_sweep_has_the_options_that_are_added():
-    runs = list(multirun.combinations(["+model.width=128,256", "seed=0", "hydra/launcher=joblib", "+x=interval(2,3)"]))
+    runs = list(
+        sweep_check.combinations(["+model.width=128,256", "seed=0", "hydra/launcher=joblib", "+x=interval(2,3)"])
+    )
     assert runs == [[f"+model.width={width}", "seed=0", "+x=2.0"] for width in (128, 256)]
 
 

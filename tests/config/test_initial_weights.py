@@ -38,6 +38,11 @@ def test_parameters_that_share_a_tensor_need_one_entry_or_equal_ones(tmp_path, w
     assert torch.equal(loaded(tmp_path, **weights), ONES)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_weights_may_have_another_dtype(tmp_path, dtype):
+    assert torch.equal(loaded(tmp_path, first_weight=ONES.to(dtype)), ONES)
+
+
 def test_different_values_of_parameters_that_share_a_tensor_are_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"first\.weight and last\.weight have different values .* such as model\.tie_embeddings=false"
@@ -67,7 +72,10 @@ def test_the_files_of_an_index_are_read(tmp_path):
     assert torch.equal(model.first.weight, ONES)
 
 
-@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": 1}', '{"weight_map": {"a": "none.safetensors"}}'])
+DAMAGED = ["{", "[]", '{"weight_map": 1}', '{"weight_map": {"a": "none.safetensors"}}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("index", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_index_is_one_line(tmp_path, index):
     (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(UserError, match="cannot be read"):
@@ -77,3 +85,32 @@ def test_a_damaged_index_is_one_line(tmp_path, index):
 def test_frequencies_of_rotary_embeddings_may_be_in_the_folder(tmp_path):
     save_file({"first.weight": ONES, "a.rotary_emb.inv_freq": torch.ones(1)}, tmp_path / "model.safetensors")
     load_initial_weights(Tied(), tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value):
+    """Also without a second entry of the shared tensor, with which they were compared."""
+    with pytest.raises(UserError, match=r"first\.weight contains NaN or infinite values: set another folder"):
+        loaded(tmp_path, first_weight=torch.full((2, 2), value))
+
+
+@pytest.mark.parametrize(("size", "said"), [(3, r"running_mean has shape \[3\] .* but \[2\] in the model"), (2, "")])
+def test_buffers_must_have_the_shapes_of_the_model(tmp_path, size, said):
+    model, source = nn.BatchNorm1d(2), nn.BatchNorm1d(size)
+    weights = dict(model.named_parameters()) | {"running_mean": source.running_mean + 1}
+    save_file(weights, tmp_path / "model.safetensors")
+    if said:
+        with pytest.raises(UserError, match=said):
+            load_initial_weights(model, tmp_path)
+    else:
+        load_initial_weights(model, tmp_path)
+        assert model.running_mean.tolist() == [1, 1]
+
+
+def test_buffers_may_be_infinite(tmp_path):
+    """An attention mask may be such a buffer."""
+    model = nn.BatchNorm1d(2)
+    weights = dict(model.named_parameters()) | {"running_mean": torch.full((2,), -torch.inf)}
+    save_file(weights, tmp_path / "model.safetensors")
+    load_initial_weights(model, tmp_path)
+    assert model.running_mean.tolist() == [-torch.inf] * 2

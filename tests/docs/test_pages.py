@@ -17,8 +17,9 @@ import pytest
 
 from outerloop.commands import main
 from outerloop.config import load
+from outerloop.config.options import sweep_check
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.launcher import multirun, torchrun_rank
+from outerloop.launcher import torchrun_rank
 from tests.support.documents import BLOCKS, PAGES, ROOT, Block, blocks_of, name_of, options_of, prose_of
 
 SMALL = {
@@ -215,7 +216,7 @@ def test_commands_that_are_not_run_here_have_options_that_exist(block, tmp_path,
     for command in ([word for word in line if word != "srun"] for line in block.commands):
         if command[0] in COMMANDS and arguments_of(command)[0] == "train":
             options = [a for a in arguments_of(command)[1:] if not a.startswith("-")]
-            assert all(map(load.load, multirun.combinations(options)))
+            assert all(map(load.load, sweep_check.combinations(options)))
         elif command[0] in COMMANDS:
             assert arguments_of(command)[0] in main.MODULES
         elif command[0] == "torchrun":

@@ -16,9 +16,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from outerloop.config import load
+from outerloop.config.options import sweep_check
 from outerloop.config.options.search_path import config_dir
 from outerloop.config.shared_settings import fingerprint
-from outerloop.launcher import multirun
 from outerloop.swarm.p2p.daemon import check_addresses
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -114,7 +114,7 @@ def test_the_sweep_has_one_budget_and_reports(tmp_path):
     _, (train, report) = called(source, tmp_path, "hydra.launcher.partition=gpu")
     overrides = train[3:]
     assert train[:3] == ["outerloop", "train", "-m"] and report == ["outerloop", "report", "runs/sweep"]
-    jobs = [load.load(combination) for combination in multirun.combinations(overrides)]
+    jobs = [load.load(combination) for combination in sweep_check.combinations(overrides)]
     assert len(jobs) == 9
     assert len({(job.rounds * job.schedule.sync_every, job.workers) for job in jobs}) == 1
     hydra_alone = [override for override in overrides if override.startswith("hydra")]

@@ -1,6 +1,7 @@
 """Sweeps whose jobs die: the sweep says so, whichever launcher ran them, and the report lists them."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,7 @@ def test_which_runs_died_is_read_from_the_folders(tmp_path):
         ("9", "unknown", "ended without an error message before training began"),
         ("10", "diloco", "no space left"),
     ]
+    assert [run.path.name for run in multirun.failed_runs(tmp_path, interrupted=True)] == ["10"]
     assert [path.name for path in runs.find([tmp_path])] == ["10", "2"]
     (tmp_path / "multirun.yaml").touch()
     assert [path.name for path in runs.find([tmp_path])] == ["10", "2", "9"]
@@ -180,5 +182,70 @@ def test_a_job_of_a_sweep_is_resumed_with_the_sweep(monkeypatch, tmp_path):
     """`-m` refuses run_dir, which is the folder that a single run is resumed in."""
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     assert f"the same command with run_dir={tmp_path}/0 " in train.resume_hint(tmp_path / "0")
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": {"mode": RunMode.MULTIRUN}}))
+    basic = {"mode": RunMode.MULTIRUN, "sweeper": {}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": basic}))
     assert f"the same command with hydra.sweep.dir={tmp_path} " in train.resume_hint(tmp_path / "0")
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_job_whose_sampler_has_no_seed_is_resumed_alone(seed, monkeypatch, tmp_path):
+    """The sampler would draw other values for the sweep, and job 0 would be another configuration."""
+    sampler = {"mode": RunMode.MULTIRUN, "sweeper": {"sampler": {"seed": seed}}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": sampler}))
+    alone, all_jobs = (
+        f"train --config {tmp_path}/0 run_dir={tmp_path}/0",
+        f"same command with hydra.sweep.dir={tmp_path}",
+    )
+    assert (alone if seed is None else all_jobs) + " starts" in train.resume_hint(tmp_path / "0")
+
+
+def test_an_interrupted_job_has_not_died(trained, monkeypatch, tmp_path, capsys):
+    """The line that states how to resume it is printed by the job. One that failed before is listed."""
+
+    def interrupt(config, *, overrides):
+        if config.seed:
+            raise KeyboardInterrupt
+        raise UserError("no space left")
+
+    monkeypatch.setattr(multirun, "train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        multirun.multirun([*SMALL.split(), "seed=0,1", f"hydra.sweep.dir={tmp_path}"])
+    died = [line for line in capsys.readouterr().err.splitlines() if "died" in line]
+    assert died == [f"outerloop: {tmp_path}/0 died: no space left"]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The settings of each job of a sweep in this process. The jobs do not train."""
+    settings = []
+
+    def record(config, *, overrides):
+        settings.append(config)
+        return {"val_loss": 1.0}
+
+    monkeypatch.setattr(multirun, "train", record)
+    monkeypatch.setattr(sys, "argv", ["outerloop"])
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    return settings
+
+
+def test_a_job_has_the_settings_of_a_single_run(trained, tmp_path):
+    """Without the options of a replaced part: NoFeedback does not take the recipe's feedback.beta."""
+    options = ["recipe=outerloop_v1", *SMALL.split()]
+    multirun.multirun([*options, "feedback=none,ef", f"hydra.sweep.dir={tmp_path}"])
+    single = [
+        load.load([*options, f"feedback={name}", f"run_dir={tmp_path}/{i}"]) for i, name in enumerate(("none", "ef"))
+    ]
+    for config in single:
+        OmegaConf.resolve(config)
+    assert trained == single and [*trained[0].feedback] == ["_target_"]
+
+
+def test_a_combination_that_a_sweeper_has_sampled_is_checked_by_its_job(trained, tmp_path, capsys):
+    """Each value is valid with the first values of the other options, which are checked before."""
+    sampler = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=0"]
+    swept = ["workers=choice(1,3)", "eval.sequences=choice(3,2)", "hydra.sweeper.n_trials=12"]
+    options = [option for option in SMALL.split() if option.partition("=")[0] not in ("workers", "eval.sequences")]
+    assert multirun.multirun([*options, *sampler, *swept, f"hydra.sweep.dir={tmp_path}"]) == 1
+    assert {(config.workers, config["eval"].sequences) for config in trained} == {(1, 3), (1, 2), (3, 3)}
+    assert "died: eval.sequences=2 is less than one per worker: set eval.sequences=3" in capsys.readouterr().err

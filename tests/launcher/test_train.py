@@ -188,6 +188,23 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path):
         run(tmp_path / "other", *short, f"init_from={tmp_path}/nowhere")
 
 
+def test_a_resumed_run_does_not_need_the_weights_from_which_it_started(tmp_path, capsys):
+    """Other weights are not used either: a note states this, and config.yaml keeps the first ones."""
+    options = ["schedule.sync_every=2", "inner.lr_floor=1", "inner.warmup_steps=0"]
+    run(tmp_path / "first", *options, "rounds=1")
+    whole = run(tmp_path / "whole", *options, "rounds=3", f"init_from={tmp_path}/first")
+    run(tmp_path / "run", *options, "rounds=1", f"init_from={tmp_path}/first")
+    (tmp_path / "first").rename(tmp_path / "moved")
+    capsys.readouterr()
+    run(tmp_path / "run", *options, "rounds=2", f"init_from={tmp_path}/first")
+    assert "init_from=" not in capsys.readouterr().out
+    resumed = run(tmp_path / "run", *options, "rounds=3", f"init_from={tmp_path}/moved")
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert f"init_from={tmp_path}/moved is not used, because the run continues from its checkpoint" in said
+    assert resumed["slow_hash"] == whole["slow_hash"]
+    assert OmegaConf.load(tmp_path / "run/config.yaml").init_from == f"{tmp_path}/first"
+
+
 RESUMED = ["rounds=6", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=2", "recipe=sparseloco"]
 
 
