@@ -4,8 +4,8 @@
     outerloop.attach(optimizer, outer)
 
 Gradient accumulation (several backward passes, then one step) needs no settings. A step that GradScaler skips is not
-counted, but optimizers with fused=True count it, because GradScaler calls their `step` even then. A training loop that
-counts skipped steps as well, as the Trainers of transformers and Lightning do, calls `count_up_to` after each step.
+counted. A training loop that counts skipped steps as well, as the Trainers of transformers and Lightning do, calls
+`count_up_to` after each step.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Attached:
         self.outer.before_update()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._count_step()
+        if not is_skipped(optimizer):
+            self._count_step()
 
     def count_up_to(self, steps: int) -> None:
         """Count the steps that GradScaler skipped as inner steps without an update, until `steps` are counted in total.
@@ -126,6 +127,15 @@ class Attached:
 
 
 attach = Attached
+
+
+def is_skipped(optimizer: Optimizer) -> bool:
+    """Return whether GradScaler makes a fused optimizer skip the step that it has just called: a gradient overflowed.
+
+    Waits for the optimizer's device.
+    """
+    found = getattr(optimizer, "found_inf", None)  # set by GradScaler during the step of a fused optimizer
+    return found is not None and bool(found)
 
 
 def hooked_optimizer(optimizer: Any) -> Optimizer:

@@ -105,10 +105,14 @@ class Island:
     def frozen_hash(self) -> str:
         """64-bit hash of this process's part of all frozen parameters, or "" if no parameter is frozen.
 
-        Covers names, shapes, shards, dtypes and exact bytes. Computed at the first access only.
+        Covers names, shapes, shards, dtypes and exact bytes. Parameters on the meta device have no bytes: accelerate
+        stores them elsewhere (offloading). Computed at the first access only.
         """
         reshard(self.model)
-        return hash_parameters((name, describe_layout(p), to_local(p)) for name, p in self.frozen_parameters().items())
+        return hash_parameters(
+            (name, describe_layout(p), p.new_empty(0, device="cpu") if p.is_meta else to_local(p))
+            for name, p in self.frozen_parameters().items()
+        )
 
     def frozen_parameters(self) -> dict[str, Parameter]:
         """Return a mapping from name to each parameter that was not trainable when this island was created."""
@@ -195,8 +199,12 @@ def hash_parameters(described: Iterable[tuple[str, str, Tensor]]) -> str:
 
 
 def gradient(p: Tensor) -> Tensor:
-    """Return this process's part of a parameter's gradient, or zeros if the last step computed no gradient for it."""
-    return to_local(torch.zeros_like(p) if p.grad is None else p.grad).detach()
+    """Return this process's part of a parameter's gradient, or zeros if the last step computed no gradient for it.
+
+    A sparse gradient, as of `torch.nn.Embedding(sparse=True)`, becomes dense.
+    """
+    grad = torch.zeros_like(p) if p.grad is None else p.grad.to_dense() if p.grad.is_sparse else p.grad
+    return to_local(grad).detach()
 
 
 def copy_to(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

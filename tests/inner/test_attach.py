@@ -84,6 +84,39 @@ def test_two_peers_hold_one_model(kind):
     assert toy.same_weights(one, other) and a != b and outers[0].slow_hash == outers[1].slow_hash
 
 
+@pytest.mark.parametrize("recipe", ["diloco", "ddp"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_gradscaler_skips_is_counted_only_by_count_up_to(fused, recipe):
+    """GradScaler calls the step of a fused optimizer even if a gradient overflowed, and ddp reads gradients there."""
+    model = toy.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+    outer = outerloop.from_recipe(recipe, model, exchange=toy.alone())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-127)
+    with outerloop.attach(optimizer, outer) as attached:
+        for steps, counted in ((1, 0), (2, 2), (3, 3)):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 7)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert attached.counted == counted - (steps == 2)
+            if steps == 2:
+                attached.count_up_to(2)
+    assert outer.inner_step == 3
+
+
+def test_sparse_gradients_are_exchanged_as_dense_ones():
+    def trained(*, sparse):
+        torch.manual_seed(0)
+        model = torch.nn.Embedding(5, 3, sparse=sparse)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with outerloop.attach(optimizer, outerloop.from_recipe("ddp", model, exchange=toy.alone())):
+            model(torch.tensor([1, 1, 4])).square().sum().backward()
+            optimizer.step()
+        return model
+
+    assert toy.same_weights(trained(sparse=True), trained(sparse=False))
+
+
 def test_a_compiled_model_and_a_plain_one_meet():
     def live(exchange):
         model = toy.model()

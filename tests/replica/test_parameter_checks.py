@@ -135,3 +135,12 @@ def test_shards_are_allowed_also_empty_ones():
         assert len(Island(fully_shard(net, mesh=init_device_mesh("cpu", (4,)))).params) == 4
     finally:
         dist.destroy_process_group()
+
+
+def test_frozen_parameters_that_are_offloaded_to_the_meta_device_are_compared_by_name_and_shape():
+    def frozen_hash(width):
+        net = toy.model()
+        net.base = torch.nn.Linear(4, width, device="meta").requires_grad_(False)
+        return Island(net).frozen_hash
+
+    assert frozen_hash(4) == frozen_hash(4) != frozen_hash(5)

@@ -130,7 +130,8 @@ def from_recipe(
             equal on all islands.
         steps: number of inner steps after which your loop ends, `while outer.inner_step < steps`. A peer that missed
             rounds then never launches one that the others do not take part in. Not used with schedule=every_seconds,
-            whose inner steps are units of time.
+            whose inner steps are units of time. With recipe=ddp and recipe=demo, it also sets `rounds`, after which the
+            learning rate of the method has its final value.
 
     Raises:
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.
@@ -144,7 +145,7 @@ def from_recipe(
     given = {key: value for key, value in short.items() if value is not None}
     typed = [*overrides, *to_overrides(options), *to_overrides(given)]
     group = None if mesh is None else mesh_group(mesh, dim)
-    settings = load_settings(recipe, typed, over_group=group is not None)
+    settings = load_settings(recipe, typed, over_group=group is not None, steps=steps)
     refuse_inapplicable(
         typed, applicable_options(settings, has_exchange=exchange is not None), "your own training loop"
     )

@@ -78,13 +78,20 @@ def address_list(initial_peers: object) -> list[str]:
     return list(addresses)
 
 
-def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool) -> DictConfig:
+def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool, steps: int | None) -> DictConfig:
     """Return the validated settings of a recipe. Raises UserError if a setting is invalid.
 
     `over_group`: select an exchange over torch.distributed, unless the overrides set an exchange.
+    `steps`: number of inner steps of the run. If the recipe has no inner optimizer, it exchanges gradients in every
+    step, and the learning-rate schedule of its method ends after this number of rounds, unless the overrides set one.
     """
-    settings = load.load([f"recipe={recipe}", *overrides])
+    options = [f"recipe={recipe}", *overrides]
+    settings = load.load(options)
     if over_group and settings.workers_as != "ranks":
         kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
-        settings = load.load([f"recipe={recipe}", f"exchange={kind}", *overrides])
+        options.insert(1, f"exchange={kind}")
+        settings = load.load(options)
+    sets_rounds = any(override.partition("=")[0] == "rounds" for override in overrides)
+    if steps is not None and not sets_rounds and load.inner_optimizer(settings) is None:
+        settings = load.load([*options, f"rounds={steps}"])
     return settings
