@@ -11,8 +11,11 @@ T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 90 % interval (Student's t) of the mean of these values; infinity for one value."""
-    if len(values) < 2:
+    """Return half the width of the 90 % interval (Student's t) of the mean of these values.
+
+    It is infinite for a single value, and if a value is not finite.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.inf
     return T_95[min(len(values) - 1, len(T_95)) - 1] * stdev(values) / len(values) ** 0.5
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -59,10 +60,12 @@ def by_seed(rows: Sequence[Row]) -> dict[int, float]:
 
 
 def gap_text(rows: Sequence[Row], reference: Sequence[Row]) -> str:
-    """Format the gap to the reference as "+4.2 ± 0.3 %", or as "+4.2 % (1)" if there is only one seed."""
+    """Format the gap to the reference as "+4.2 ± 0.3 %", as "+4.2 % (1)" if there is one seed, or as "diverged"."""
     gaps = paired_gaps(rows, reference)
     if not gaps or rows is reference:
         return "–"
+    if not all(map(isfinite, gaps)):
+        return "diverged"
     middle, half = mean(gaps), half_width(gaps)
     if half == float("inf"):
         return f"{100 * middle:+.1f} % (1)"

@@ -8,7 +8,7 @@ reports:
         is at most the largest norm that is not refused
     h   largest m of the last 4 landed rounds of this fragment
     s   lower median of the n_p, excluding zeros
-    r   usual norm: m, but max(m, h) with at most two norms, and not limited while there is no h
+    r   usual norm: m; with at most two norms max(m, h), and infinity while there is no h
     c   largest norm after clipping: min(m, 4 h), but 4 h with at most two norms, and m while there is no h
 
     refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰

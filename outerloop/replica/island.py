@@ -103,16 +103,17 @@ class Island:
 
     @cached_property
     def frozen_hash(self) -> str:
-        """64-bit hash of this process's part of all frozen parameters, or "" if no parameter is frozen.
+        """64-bit hash of this process's part of all frozen parameters.
 
-        Covers names, shapes, shards, dtypes and exact bytes. Parameters on the meta device have no bytes: accelerate
-        stores them elsewhere (offloading). Computed at the first access only.
+        It is "", which is not compared with the hashes of other peers, if no parameter is frozen, or if one is on the
+        meta device because accelerate stores its values elsewhere (offloading). Covers names, shapes, shards, dtypes
+        and exact bytes. Computed at the first access only.
         """
         reshard(self.model)
-        return hash_parameters(
-            (name, describe_layout(p), p.new_empty(0, device="cpu") if p.is_meta else to_local(p))
-            for name, p in self.frozen_parameters().items()
-        )
+        frozen = self.frozen_parameters()
+        if any(p.is_meta for p in frozen.values()):
+            return ""
+        return hash_parameters((name, describe_layout(p), to_local(p)) for name, p in frozen.items())
 
     def frozen_parameters(self) -> dict[str, Parameter]:
         """Return a mapping from name to each parameter that was not trainable when this island was created."""

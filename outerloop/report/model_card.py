@@ -84,6 +84,6 @@ def write_model_card(folder: Path, summary: dict[str, Any], settings: dict[str, 
         title=title,
         version=outerloop.__version__,
         usage=TRANSFORMERS if is_transformers else SAFETENSORS,
-        settings=f"```yaml\n{yaml.safe_dump(shown, sort_keys=False)}```",
+        settings=f"```yaml\n{yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=float('inf'))}```",
     )
     write_atomically(folder / "README.md", card.encode())

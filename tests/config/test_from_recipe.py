@@ -167,7 +167,9 @@ def test_steps_determine_the_learning_rates_of_a_method_that_steps_with_gradient
         method = outerloop.from_recipe(recipe, toy.model(), *overrides, steps=steps, exchange=toy.alone()).method
         return (method.lr_factor if recipe == "demo" else method.factors["lr"])(400)
 
-    assert factor(steps=600) == factor("rounds=600", steps=None) > factor(steps=None) == factor("rounds=300", steps=600)
+    assert (
+        factor(steps=600) == factor("rounds=600", steps=None) > factor(steps=None) == factor("++rounds=300", steps=600)
+    )
 
 
 def test_peers_that_weigh_by_samples_may_do_unequal_work():

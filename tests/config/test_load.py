@@ -80,6 +80,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("compress.large.values.chunk=q", "compress.large.values.chunk=q must be an integer or null"),
         ("feedback.beta=much", "feedback.beta=much must be a number: set feedback.beta=0.95"),
         ("exchange.port=70000", r"exchange.port=70000 must be less than or equal to 65535: set exchange.port=0"),
+        ("exchange.allow=7", "exchange.allow=7 must be a valid list: for its description, run outerloop options"),
         ("exchange.allow=12D3KooW", r"exchange.allow=12D3KooW must be a valid list: set exchange.allow=\[12D3KooW\]"),
         ("rounds=[", "'rounds=\\[' cannot be read: quote a value"),
     ],

@@ -118,6 +118,24 @@ def test_the_smallest_tensor_of_each_compressor_and_number_of_dimensions_is_trie
     assert set(smallest_tensors(both, shapes)) == {"1.bias", "1.weight", "0.weight"}
 
 
+def test_more_part_names_than_fit_into_a_message_are_refused():
+    """A message with votes has one part more than the compressor sends."""
+
+    class Named(Whole):
+        def encode(self, x, context):
+            return {f"{context.name}{n}": x.reshape(-1) if n == 0 else torch.zeros(0) for n in range(self.count)}
+
+        def decode(self, parts, shape, context):
+            return parts[f"{context.name}0"].reshape(shape)
+
+    codec, shapes = Named(), {"bias": torch.Size([3]), "weight": torch.Size([3, 7])}
+    codec.count = 7
+    check_codec(codec, shapes)
+    codec.count = 8
+    with pytest.raises(UserError, match="Named sends 16 parts with different names, more than the limit of 15: use"):
+        check_codec(codec, shapes)
+
+
 def test_names_of_parameters_reach_the_compressor():
     seen = set()
 

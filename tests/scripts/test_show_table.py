@@ -81,6 +81,11 @@ def test_every_case_is_tuned_until_its_best_values_are_inside_the_grid(tmp_path)
     assert {(run.sync_every, run.workers) for run in bench.published("ddp_muon", bench.first("ddp_muon"))} == {(1, 1)}
 
 
+def test_a_gap_to_a_run_that_diverged_is_no_number():
+    assert gap_text(rows("a", 1.0, 1.0), rows("b", 1.0, nan)) == "diverged"
+    assert half_width([0.1, nan]) == half_width([0.1, inf]) == inf
+
+
 def test_what_a_cell_says():
     reference = rows("ddp_muon", 1.0, 1.0, 1.0)
     assert gap_text(reference, reference) == "–" and gap_text(rows("a", 1.0), []) == "–"

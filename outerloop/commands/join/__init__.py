@@ -37,7 +37,7 @@ from outerloop.types import UserError, raise_terminated
 DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: names of parts
 that outerloop contains, numbers, short texts and at most the name of a dataset. Settings that contain code or paths are
-refused. This command shows the run, checks this machine, asks whether to join, downloads the current state of the run
+refused. This command checks this machine, shows the run, asks whether to join, downloads the current state of the run
 and trains. If the peers share their training data, it is downloaded from them first. Ctrl-C leaves the run at any time.
 The same command joins it again and continues training, even after a crash. If the peer at ADDRESS has left, it asks
 another peer of the same run, whose address this machine remembers."""

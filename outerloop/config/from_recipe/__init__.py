@@ -131,7 +131,7 @@ def from_recipe(
         steps: number of inner steps after which your loop ends, `while outer.inner_step < steps`. A peer that missed
             rounds then never launches one that the others do not take part in. Not used with schedule=every_seconds,
             whose inner steps are units of time. With recipe=ddp and recipe=demo, it also sets `rounds`, after which the
-            learning rate of the method has its final value.
+            learning rate of the method has its final value, unless an option sets `rounds`.
 
     Raises:
         UserError: if an argument or option is invalid, if peers do not join, or if peers resume with different weights.

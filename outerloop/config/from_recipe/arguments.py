@@ -91,7 +91,7 @@ def load_settings(recipe: str, overrides: Sequence[str], *, over_group: bool, st
         kind = "distributed" if build.capabilities(settings).agrees else "distributed_gossip"
         options.insert(1, f"exchange={kind}")
         settings = load.load(options)
-    sets_rounds = any(override.partition("=")[0] == "rounds" for override in overrides)
+    sets_rounds = any(override.partition("=")[0].lstrip("+") == "rounds" for override in overrides)
     if steps is not None and not sets_rounds and load.inner_optimizer(settings) is None:
         settings = load.load([*options, f"rounds={steps}"])
     return settings

@@ -77,10 +77,10 @@ def as_typed(value: Any) -> str:
 def hint(key: str, default: Any, value: Any) -> str:
     """Return what to do about an invalid value.
 
-    Set the default; if it is null, read the option's description; if it is a list and the value is a text, put the text
-    into a list.
+    Set the default; if it is null or an empty list, read the option's description; but if a list is needed and the
+    value is a text, put the text into a list.
     """
-    if default is None:
+    in_list = isinstance(default, list) and isinstance(value, str) and value != ""
+    if not in_list and default in (None, []):
         return f"for its description, run outerloop options {key}"
-    in_list = isinstance(default, list) and isinstance(value, str)
     return f"set {key}={f'[{value}]' if in_list else as_typed(default)}"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -99,8 +99,13 @@ def swept_values(text: str, override: Override) -> list[str]:
 
 
 def sampled_values(text: str, override: Override) -> list[str]:
-    """Return one override for each choice of an option, or for the first and last value of a range or interval."""
+    """Return one override for each choice of an option, or for both ends of a range or interval.
+
+    Samplers such as optuna's include the end of a range.
+    """
     name, values = text.partition("=")[0], swept_values(text, override)
     if isinstance(value := override.value(), IntervalSweep):
         return [*values, f"{name}={value.end}"]
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        return [values[0], f"{name}={value.stop}"]
     return [values[0], values[-1]] if override.is_range_sweep() and len(values) > 1 else values

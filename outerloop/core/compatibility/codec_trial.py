@@ -23,6 +23,8 @@ from outerloop.types import CodecContext, Parts, UserError
 
 MAX_VALUES = 1 << 16
 """Maximum number of values of a tensor in a trial, so that a trial takes milliseconds."""
+MAX_NAMES = wire.MAX_PARTS - 1
+"""Maximum number of different part names that a compressor may send. A message may contain one more part: votes."""
 MISSING = {
     "linear": "set linear = True if decoding the sum of two tensors' parts gives their sum, otherwise False",
     "encode": "define encode(self, x, context), which returns a dict of tensors",
@@ -46,8 +48,14 @@ def check_codec(compress: Compressor, shapes: Mapping[str, Size] | None = None) 
     tensors = {"": default} if shapes is None else smallest_tensors(compress, shapes)
     with torch.random.fork_rng(devices=[]):
         trial = copy.deepcopy(compress)
+        names: set[str] = set()
         for name, x in tensors.items():
-            try_codec(trial, x, CodecContext(context.round, context.seed, name=name))
+            names |= try_codec(trial, x, CodecContext(context.round, context.seed, name=name)).keys()
+    if len(names) > MAX_NAMES:
+        raise UserError(
+            f"{class_name(compress)} sends {len(names)} parts with different names, more than the limit of {MAX_NAMES}:"
+            " use the same names for all tensors"
+        )
 
 
 def smallest_tensors(compress: Compressor, shapes: Mapping[str, Size]) -> dict[str, Tensor]:
@@ -60,8 +68,11 @@ def smallest_tensors(compress: Compressor, shapes: Mapping[str, Size]) -> dict[s
     return {name: torch.randn(shapes[name], generator=draw, dtype=torch.float32) for name in smallest.values()}
 
 
-def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
-    """Encode, pack, unpack and decode x. Raises UserError if a step fails or returns something that is not allowed."""
+def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> Parts:
+    """Encode, pack, unpack and decode x. Return the parts.
+
+    Raises UserError if a step fails or returns something that is not allowed.
+    """
     at = f"for a float32 tensor of shape {list(x.shape)}"
     encode, decode = (f"{class_name(compress)}.{method}" for method in ("encode", "decode"))
     with locating_errors(f"{encode} failed {at}"):
@@ -83,6 +94,7 @@ def try_codec(compress: Compressor, x: Tensor, context: CodecContext) -> None:
         )
     if decoded.dtype != torch.float32:
         raise UserError(f"{decode} returned {dtype_name(decoded.dtype)} {at}; allowed: float32: use .float()")
+    return parts
 
 
 def check_parts(parts: Parts, encode: str) -> None:
