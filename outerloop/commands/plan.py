@@ -59,7 +59,8 @@ columns
               sooner, so more peers may be late
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
   recommended the row with the lowest loss in scripts/results (1M parameters, equal tokens), out of the rows within
-              --hours and --traffic or, without such a budget, the rows within 5 % of the fastest
+              --hours and --traffic or, without such a budget, the rows within 5 % of the fastest. An H that was not
+              measured has the loss of the nearest measured H; beyond half the smallest or twice the largest, none
 
 assumptions
   All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at

@@ -180,5 +180,31 @@ def test_the_lowest_loss_within_a_budget():
 
 def test_losses_at_the_nearest_h():
     assert measured_loss("diloco", 20) == LOSSES["diloco"][15]
-    assert measured_loss("diloco", 500) == LOSSES["diloco"][100]
+    assert measured_loss("diloco", 8) == LOSSES["diloco"][15]
+    assert measured_loss("diloco", 200) == LOSSES["diloco"][100]
     assert measured_loss("sparta", 1) == math.inf
+
+
+@pytest.mark.parametrize("sync_every", [1, 7, 201, 100_000])
+def test_an_h_far_from_the_measured_ones_has_no_loss(sync_every):
+    assert measured_loss("diloco", sync_every) == math.inf
+
+
+def rows_of(*sync_every):
+    """Links are so fast that all are within 5 % of the fastest, the one with the largest H."""
+    fast = fleet(4, Links(1000 * MB, 1000 * MB))
+    return [forecast(fast, method(name="muloco", sync_every=h)) for h in sync_every]
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(hours=1e6)], ids=["close", "budget"])
+def test_the_h_nearest_to_the_measurement_is_recommended(budget):
+    """200 borrows the loss of 100, and 100,000 has none."""
+    best, why = recommend(rows_of(100_000, 200, 100, 150), budget, 4e5)
+    assert best.method.sync_every == 100
+    assert "lowest measured loss (scripts/results) of " in why and "no losses were measured for 1 of them" in why
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(hours=1e6)], ids=["close", "budget"])
+def test_a_borrowed_loss_names_the_h_of_its_measurement(budget):
+    best, why = recommend(rows_of(200, 150), budget, 4e5)
+    assert best.method.sync_every == 150 and "lowest measured loss (scripts/results, at H 100) of " in why
