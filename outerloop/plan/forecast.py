@@ -78,8 +78,13 @@ class Forecast:
     @property
     def sent_bytes_per_day(self) -> float:
         """Return the payload bytes that one peer sends per day, counting every copy. It receives the same number."""
+        return self.sent_bytes_per_round / self.rate.round_s * DAY_S
+
+    @property
+    def sent_bytes_per_round(self) -> float:
+        """Return the payload bytes that one peer sends in one simulated round, counting every copy."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
-        return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
+        return copies * self.method.payload_bytes
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
         """Return the tokens per second of all peers combined, given the tokens per inner step of one peer."""

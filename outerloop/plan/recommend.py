@@ -14,11 +14,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outerloop.plan.forecast import DAY_S, Forecast
+from outerloop.plan.forecast import Forecast
 
 CLOSE_FACTOR = 1.05
 RANGE_FACTOR = 2
 """Factor by which H may be outside a recipe's measured range."""
+ROUNDING = 1e-6
+"""Fraction of a round that rounding errors of float64 stay below."""
 LOSSES = {
     "muloco": {15: 1.431, 30: 1.475, 100: 1.606},
     "outerloop": {15: 1.445, 30: 1.514, 100: 1.734},
@@ -102,12 +104,13 @@ def recommend(rows: Sequence[Forecast], budget: Budget = Budget(), run_length: f
 
 
 def consumption(row: Forecast, run_length: float) -> tuple[float, float]:
-    """Return the hours of the run, and the payload bytes that one peer sends in it.
+    """Return the hours of the run, and the payload bytes that one peer sends in it. Only whole rounds send bytes.
 
     `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
     """
     duration_s = run_length / row.tokens_per_s(1.0)
-    return duration_s / 3600, row.sent_bytes_per_day * duration_s / DAY_S
+    rounds = math.floor(duration_s / row.rate.round_s + ROUNDING)
+    return duration_s / 3600, row.sent_bytes_per_round * rounds
 
 
 def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, str]:

@@ -96,6 +96,18 @@ def test_no_recipe_for_so_short_an_h(monkeypatch, capsys):
     assert code == 2 and "--sync-every 1 is too small for all chosen recipes: pass --sync-every 30 or more" in err
 
 
+def test_a_run_shorter_than_a_round(monkeypatch, capsys):
+    """1 G tokens are 15,258 steps of 16,384 tokens by each of 4 peers: no round of 100,000."""
+    asked = ["--tokens-per-step", "16384", "--tokens", "1e9", "--recipe", "muloco,diloco", "--traffic", "9TB"]
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100,100000")
+    assert code == 0 and out.count("H 100000 is left out: the run has 15,258 inner steps per peer\n") == 2
+    assert "→ muloco, H 100: " in out and "each peer sends 1.82 TB" in out  # 152 rounds of 3 times 4 GB
+    code, out, err = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100000")
+    assert (code, out) == (2, "") and "pass --tokens 6553600000 or more" in err
+    asked[3] = "6553600000"
+    assert plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100000")[0] == 0
+
+
 def test_several_h_within_a_budget(monkeypatch, capsys):
     """20 G tokens are 5 M steps of 1,000 tokens by each of 4 peers. With H 100, a payload is sent 150,000 times.
 
