@@ -10,6 +10,7 @@ import pytest
 import show_table
 import torch
 
+from outerloop.config.load import load
 from outerloop.config.profile import memory_per_param, message, message_bytes, plan_method, recipe_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.plan.recommend import LOSSES
@@ -77,7 +78,7 @@ def test_a_table_a_recommendation_and_a_picture(monkeypatch, capsys, tmp_path):
     assert code == 0
     assert re.search(r"→ sparseloco +gather +30 ", out) and re.search(r"  noloco +gossip +30 ", out)
     assert re.search(r"→ sparseloco, H 30: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
-    assert "noloco needs exchange.deadline_s=" in out  # 4 GB
+    assert "noloco needs exchange=swarm_gossip exchange.deadline_s=" in out  # 4 GB
     assert "losses were measured" not in out
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
@@ -89,6 +90,17 @@ def test_delay_keeps_the_steps_between_launch_and_landing_and_short_h_leaves_out
     assert "streaming_diloco, H 1 is left out: its 2 fragments need an H of 2 or more\n" in out
     assert re.search(r"^diloco needs merge_local=carry", out, re.M) and "streaming_diloco needs merge" not in out
     assert "own density and delay, without --delay 2 --density 0.01\n" in out
+
+
+def test_train_accepts_the_overrides_that_recipes_need(monkeypatch, capsys):
+    """On links of 1 Mbit/s, most recipes need longer time limits, and noloco and sparta another exchange as well."""
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, "--up", "1mbit", "--peers", "32")
+    needs = {name: words.split() for name, words in re.findall(r"^(\w+) needs (.+)$", out, re.M)}
+    assert code == 0 and needs.keys() >= {"noloco", "sparta", "diloco"}
+    for name, overrides in needs.items():
+        assert load([f"recipe={name}", *overrides]).exchange.deadline_s > 120
+    assert needs["noloco"][0] == "exchange=swarm_gossip" and needs["sparta"][0] == "exchange=swarm_gather"
+    assert not any(word.startswith("exchange=") for word in needs["diloco"])
 
 
 def test_no_recipe_for_so_short_an_h(monkeypatch, capsys):
