@@ -92,7 +92,8 @@ class Forecast:
 
 
 def forecast(fleet: Fleet, method: Method) -> Forecast:
-    """Simulate a method on a fleet and return the forecast."""
+    """Simulate a method on a fleet and return the forecast. A single peer has the mean pace in every round."""
+    fleet = fleet if fleet.peers > 1 else replace(fleet, spread=0.0)
     spread_s = arrival_spread_s(fleet, method)
     if method.exchange == "gossip":
         without_failures = gossip.GossipSimulation(fleet, method).run()
@@ -149,7 +150,9 @@ def arrival_spread_s(fleet: Fleet, method: Method) -> float:
 
 
 def exchange_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds that one exchange takes when all peers are ready at the same time."""
+    """Return the seconds that one exchange takes when all peers are ready at the same time: none with one peer."""
+    if fleet.peers < 2:
+        return 0.0
     if method.exchange == "gossip":
         return pair_s(fleet.links, method.payload_bytes)
     return gather_s(fleet.links, method.payload_bytes, fleet.peers)
