@@ -59,7 +59,8 @@ columns
               sooner, so more peers may be late
   sent a day  payload bytes that one peer sends per day, counting every copy; it receives the same number of bytes
   recommended the row with the lowest loss in scripts/results (1M parameters, equal tokens), out of the rows within
-              --hours and --traffic or, without such a budget, the rows within 5 % of the fastest
+              --hours and --traffic or, without such a budget, the rows within 5 % of the fastest. An H that was not
+              measured has the loss of the nearest measured H; beyond half the smallest or twice the largest, none
 
 assumptions
   All peers and links are identical, except that the pace of peers varies by --spread. Payload uses 80 % of a link, at
@@ -116,11 +117,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises UserError if an option is invalid or a probe fails."""
     options = parser().parse_args(arguments)
     check(options)
+    tokens = options.tokens or TOKENS_PER_PARAM * options.params
     fleet, (methods, left_out) = make_fleet(options), make_methods(options)
-    for line in left_out:
+    methods, too_long = with_whole_rounds(methods, tokens, options.peers * options.tokens_per_step)
+    for line in left_out + too_long:
         print(line)
     rows = [forecast(fleet, method) for method in methods]
-    tokens = options.tokens or TOKENS_PER_PARAM * options.params
     changed = [f"--{name} {value:g}" for name in ("delay", "density") if (value := getattr(options, name)) is not None]
     print_plan(
         rows, tokens_per_step=options.tokens_per_step, tokens=tokens, budget=make_budget(options), changed=changed
@@ -201,6 +203,23 @@ def make_methods(options: argparse.Namespace) -> tuple[list[Method], list[str]]:
             f"--sync-every {options.sync_every} is too small for all chosen recipes: pass --sync-every 30 or more"
         )
     return list(methods.values()), left_out
+
+
+def with_whole_rounds(methods: list[Method], tokens: float, step_tokens: float) -> tuple[list[Method], list[str]]:
+    """Return the methods of which the run has at least one round, and a line for each other one.
+
+    `step_tokens`: tokens of one inner step of all peers. Raises UserError if no method is left.
+    """
+    steps, shortest = int(tokens / step_tokens), min(method.sync_every for method in methods)
+    if steps < shortest:
+        raise UserError(
+            f"the run has {steps:,} inner steps per peer, fewer than one round (H {shortest} or more):"
+            f" pass --tokens {math.ceil(shortest * step_tokens)} or more"
+        )
+    too_long = [
+        f"{m.label} is left out: the run has {steps:,} inner steps per peer" for m in methods if m.sync_every > steps
+    ]
+    return [method for method in methods if method.sync_every <= steps], too_long
 
 
 def chosen_sync_every(text: str | None) -> list[int] | list[None]:

@@ -78,8 +78,13 @@ class Forecast:
     @property
     def sent_bytes_per_day(self) -> float:
         """Return the payload bytes that one peer sends per day, counting every copy. It receives the same number."""
+        return self.sent_bytes_per_round / self.rate.round_s * DAY_S
+
+    @property
+    def sent_bytes_per_round(self) -> float:
+        """Return the payload bytes that one peer sends in one simulated round, counting every copy."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.rate.met
-        return copies * self.method.payload_bytes / self.rate.round_s * DAY_S
+        return copies * self.method.payload_bytes
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
         """Return the tokens per second of all peers combined, given the tokens per inner step of one peer."""
@@ -87,7 +92,8 @@ class Forecast:
 
 
 def forecast(fleet: Fleet, method: Method) -> Forecast:
-    """Simulate a method on a fleet and return the forecast."""
+    """Simulate a method on a fleet and return the forecast. A single peer has the mean pace in every round."""
+    fleet = fleet if fleet.peers > 1 else replace(fleet, spread=0.0)
     spread_s = arrival_spread_s(fleet, method)
     if method.exchange == "gossip":
         without_failures = gossip.GossipSimulation(fleet, method).run()
@@ -144,7 +150,9 @@ def arrival_spread_s(fleet: Fleet, method: Method) -> float:
 
 
 def exchange_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds that one exchange takes when all peers are ready at the same time."""
+    """Return the seconds that one exchange takes when all peers are ready at the same time: none with one peer."""
+    if fleet.peers < 2:
+        return 0.0
     if method.exchange == "gossip":
         return pair_s(fleet.links, method.payload_bytes)
     return gather_s(fleet.links, method.payload_bytes, fleet.peers)

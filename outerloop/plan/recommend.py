@@ -3,18 +3,24 @@
 Among the methods that stay within the budget, the method with the lowest validation loss in scripts/results is
 recommended. Without a budget, only the methods within 5 % of the speed of the fastest one are considered. The losses
 are in nats per byte, after equal numbers of tokens, with four workers and 1.03M parameters. All learning rates were
-tuned. The losses are used to order the methods, and do not predict those of a large model.
+tuned. The losses are used to order the methods, and do not predict those of a large model. The loss of an H without a
+measurement is that of the nearest measured H (by ratio). More than a factor of 2 outside the measured range, the loss
+is unknown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outerloop.plan.forecast import DAY_S, Forecast
+from outerloop.plan.forecast import Forecast
 
 CLOSE_FACTOR = 1.05
+RANGE_FACTOR = 2
+"""Factor by which H may be outside a recipe's measured range."""
+ROUNDING = 1e-6
+"""Fraction of a round that rounding errors of float64 stay below."""
 LOSSES = {
     "muloco": {15: 1.431, 30: 1.475, 100: 1.606},
     "outerloop": {15: 1.445, 30: 1.514, 100: 1.734},
@@ -39,11 +45,18 @@ optimizer have outer momentum 0.6.
 """
 
 
-def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
-    """Return the loss at the measured H closest to `sync_every` (by ratio), or infinity if there is no measurement."""
-    measured = losses.get(name, {})
-    nearest = min(measured, key=lambda h: abs(math.log(h / sync_every)), default=None)
-    return math.inf if nearest is None else measured[nearest]
+def nearest_measured(name: str, sync_every: int) -> int | None:
+    """Return the measured H closest to `sync_every` (by ratio), or None if `sync_every` is too far from all of them."""
+    measured = LOSSES.get(name)
+    if measured is None or not min(measured) / RANGE_FACTOR <= sync_every <= max(measured) * RANGE_FACTOR:
+        return None
+    return min(measured, key=lambda h: abs(math.log(h / sync_every)))
+
+
+def measured_loss(name: str, sync_every: int) -> float:
+    """Return the loss at the measured H closest to `sync_every`, or infinity if there is none."""
+    nearest = nearest_measured(name, sync_every)
+    return math.inf if nearest is None else LOSSES[name][nearest]
 
 
 @dataclass(frozen=True)
@@ -84,34 +97,55 @@ def recommend(rows: Sequence[Forecast], budget: Budget = Budget(), run_length: f
     within = [row for row in rows if budget.allows(row, run_length)]
     if not within:
         return fastest, f"the fastest; none of the {len(rows)} rows is within the budget"
-    best = min(within, key=lambda row: (loss_of(row), -row.tokens_per_s(1.0)))
+    best = min(within, key=rank)
     if loss_of(best) == math.inf:
         return best, f"the fastest of the {len(within)} rows within the budget; no losses were measured for them"
-    return best, f"lowest measured loss (scripts/results) of the {len(within)} rows within the budget"
+    return best, f"{lowest_loss(best)} of the {len(within)} rows within the budget{without_losses(within)}"
 
 
 def consumption(row: Forecast, run_length: float) -> tuple[float, float]:
-    """Return the hours of the run, and the payload bytes that one peer sends in it.
+    """Return the hours of the run, and the payload bytes that one peer sends in it. Only whole rounds send bytes.
 
     `run_length`: all tokens of the run, divided by the tokens of one inner step of one peer.
     """
     duration_s = run_length / row.tokens_per_s(1.0)
-    return duration_s / 3600, row.sent_bytes_per_day * duration_s / DAY_S
+    rounds = math.floor(duration_s / row.rate.round_s + ROUNDING)
+    return duration_s / 3600, row.sent_bytes_per_round * rounds
 
 
 def among_close(rows: Sequence[Forecast], fastest: Forecast) -> tuple[Forecast, str]:
     """Return the forecast with the lowest loss among those within 5 % of the fastest, and a one-line reason."""
     close = [row for row in rows if CLOSE_FACTOR * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
-    best = min(close, key=loss_of)
+    best = min(close, key=rank)
     if len(close) == 1:
         next_fastest = max(row.tokens_per_s(1.0) for row in rows if row is not best)
         return best, f"{best.tokens_per_s(1.0) / next_fastest:.3g} times as fast as the next method"
     if loss_of(best) == math.inf:
-        return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
+        return best, "the fastest; no losses were measured for the methods within 5 % of it"
     others = "; ".join(row.method.label for row in close if row is not best)
-    return best, f"lowest measured loss (scripts/results) of those within 5 % of the fastest; others: {others}"
+    return best, f"{lowest_loss(best)} of those within 5 % of the fastest{without_losses(close)}; others: {others}"
+
+
+def rank(row: Forecast) -> tuple[float, float, float]:
+    """Return the key by which forecasts are ordered, best first: loss, distance of H from its measurement, speed."""
+    name, sync_every = row.method.name, row.method.sync_every
+    nearest = nearest_measured(name, sync_every) or sync_every
+    return measured_loss(name, sync_every), abs(math.log(nearest / sync_every)), -row.tokens_per_s(1.0)
 
 
 def loss_of(row: Forecast) -> float:
     """Return the measured loss of a forecast's method, or infinity if there is no measurement."""
     return measured_loss(row.method.name, row.method.sync_every)
+
+
+def lowest_loss(best: Forecast) -> str:
+    """Return the words for the lowest measured loss. They name the H of the measurement if it is not the method's."""
+    nearest = nearest_measured(best.method.name, best.method.sync_every)
+    at = "" if nearest == best.method.sync_every else f", at H {nearest}"
+    return f"lowest measured loss (scripts/results{at})"
+
+
+def without_losses(rows: Sequence[Forecast]) -> str:
+    """Return a clause with the number of forecasts without a measured loss, or "" if there are none."""
+    count = sum(loss_of(row) == math.inf for row in rows)
+    return f"; no losses were measured for {count} of them" if count else ""

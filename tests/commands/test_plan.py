@@ -10,6 +10,7 @@ import pytest
 import show_table
 import torch
 
+from outerloop.config.load import load
 from outerloop.config.profile import memory_per_param, message, message_bytes, plan_method, recipe_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.plan.recommend import LOSSES
@@ -77,7 +78,7 @@ def test_a_table_a_recommendation_and_a_picture(monkeypatch, capsys, tmp_path):
     assert code == 0
     assert re.search(r"→ sparseloco +gather +30 ", out) and re.search(r"  noloco +gossip +30 ", out)
     assert re.search(r"→ sparseloco, H 30: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
-    assert "noloco needs exchange.deadline_s=" in out  # 4 GB
+    assert "noloco needs exchange=swarm_gossip exchange.deadline_s=" in out  # 4 GB
     assert "losses were measured" not in out
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
@@ -91,9 +92,32 @@ def test_delay_keeps_the_steps_between_launch_and_landing_and_short_h_leaves_out
     assert "own density and delay, without --delay 2 --density 0.01\n" in out
 
 
+def test_train_accepts_the_overrides_that_recipes_need(monkeypatch, capsys):
+    """On links of 1 Mbit/s, most recipes need longer time limits, and noloco and sparta another exchange as well."""
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, "--up", "1mbit", "--peers", "32")
+    needs = {name: words.split() for name, words in re.findall(r"^(\w+) needs (.+)$", out, re.M)}
+    assert code == 0 and needs.keys() >= {"noloco", "sparta", "diloco"}
+    for name, overrides in needs.items():
+        assert load([f"recipe={name}", *overrides]).exchange.deadline_s > 120
+    assert needs["noloco"][0] == "exchange=swarm_gossip" and needs["sparta"][0] == "exchange=swarm_gather"
+    assert not any(word.startswith("exchange=") for word in needs["diloco"])
+
+
 def test_no_recipe_for_so_short_an_h(monkeypatch, capsys):
     code, _, err = plan(monkeypatch, capsys, *FLEET, *LINKS, "--recipe", "streaming_diloco", "--sync-every", "1")
     assert code == 2 and "--sync-every 1 is too small for all chosen recipes: pass --sync-every 30 or more" in err
+
+
+def test_a_run_shorter_than_a_round(monkeypatch, capsys):
+    """1 G tokens are 15,258 steps of 16,384 tokens by each of 4 peers: no round of 100,000."""
+    asked = ["--tokens-per-step", "16384", "--tokens", "1e9", "--recipe", "muloco,diloco", "--traffic", "9TB"]
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100,100000")
+    assert code == 0 and out.count("H 100000 is left out: the run has 15,258 inner steps per peer\n") == 2
+    assert "→ muloco, H 100: " in out and "each peer sends 1.82 TB" in out  # 152 rounds of 3 times 4 GB
+    code, out, err = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100000")
+    assert (code, out) == (2, "") and "pass --tokens 6553600000 or more" in err
+    asked[3] = "6553600000"
+    assert plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--sync-every", "100000")[0] == 0
 
 
 def test_several_h_within_a_budget(monkeypatch, capsys):

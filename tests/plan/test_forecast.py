@@ -19,7 +19,7 @@ from outerloop.plan.links import (
     ring_s,
     tree_s,
 )
-from outerloop.plan.recommend import LOSSES, Budget, measured_loss, recommend
+from outerloop.plan.recommend import LOSSES, Budget, consumption, measured_loss, recommend
 from tests.support.toy_plan import EVEN, MB, fleet, method, round_s
 
 # by hand
@@ -160,25 +160,55 @@ def test_the_lowest_loss_of_those_that_are_fast_enough():
 
 
 def test_the_lowest_loss_within_a_budget():
-    """1,000 steps of a peer: 4 peers, 120 MB a round sent in 3 copies, H 30: so many rounds as bytes."""
+    """1,000 steps of a peer: 4 peers, 120 MB a round sent in 3 copies, H 30: 33 whole rounds, and as many bytes."""
     rows = [
         forecast(fleet(4), method(name=name, size=size)) for name, size in (("muloco", 20 * MB), ("diloco", 2 * MB))
     ]
-    (dense_s, small_s), (dense, small) = (
-        [4000 / row.tokens_per_s(1.0) for row in rows],
-        [row.sent_bytes_per_day for row in rows],
-    )
+    dense_s = 4000 / rows[0].tokens_per_s(1.0)
     assert recommend(rows, Budget(hours=1.01 * dense_s / 3600), 4000)[0].method.name == "muloco"
     assert recommend(rows, Budget(hours=0.99 * dense_s / 3600), 4000)[0].method.name == "diloco"
-    sent = [rate * took / 86400 for rate, took in ((dense, dense_s), (small, small_s))]
-    assert sent == pytest.approx([3 * 20 * MB * 1000 / 30, 3 * 2 * MB * 1000 / 30])  # copies, payload, rounds
+    sent = [consumption(row, 4000)[1] for row in rows]
+    assert sent == [3 * 20 * MB * 33, 3 * 2 * MB * 33]  # copies, payload, rounds
     assert recommend(rows, Budget(sent_bytes=1.01 * sent[0]), 4000)[0].method.name == "muloco"
     assert recommend(rows, Budget(sent_bytes=0.99 * sent[0]), 4000)[0].method.name == "diloco"
     best, why = recommend(rows, Budget(sent_bytes=1.0), 4000)
     assert best.method.name == "diloco" and "none of the 2 rows is within the budget" in why
 
 
+@pytest.mark.parametrize(("steps", "rounds"), [(9, 0), (10, 1), (30, 3), (39, 3), (40, 4), (3000, 300)])
+def test_only_whole_rounds_send_bytes(steps, rounds):
+    """Three fragments, one every 10 steps."""
+    row = forecast(fleet(4), method(fragments=3))
+    assert consumption(row, 4 * steps)[1] == rounds * 3 * 2 * MB
+
+
 def test_losses_at_the_nearest_h():
     assert measured_loss("diloco", 20) == LOSSES["diloco"][15]
-    assert measured_loss("diloco", 500) == LOSSES["diloco"][100]
+    assert measured_loss("diloco", 8) == LOSSES["diloco"][15]
+    assert measured_loss("diloco", 200) == LOSSES["diloco"][100]
     assert measured_loss("sparta", 1) == math.inf
+
+
+@pytest.mark.parametrize("sync_every", [1, 7, 201, 100_000])
+def test_an_h_far_from_the_measured_ones_has_no_loss(sync_every):
+    assert measured_loss("diloco", sync_every) == math.inf
+
+
+def rows_of(*sync_every):
+    """Links are so fast that all are within 5 % of the fastest, the one with the largest H."""
+    fast = fleet(4, Links(1000 * MB, 1000 * MB))
+    return [forecast(fast, method(name="muloco", sync_every=h)) for h in sync_every]
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(hours=1e6)], ids=["close", "budget"])
+def test_the_h_nearest_to_the_measurement_is_recommended(budget):
+    """200 borrows the loss of 100, and 100,000 has none."""
+    best, why = recommend(rows_of(100_000, 200, 100, 150), budget, 4e5)
+    assert best.method.sync_every == 100
+    assert "lowest measured loss (scripts/results) of " in why and "no losses were measured for 1 of them" in why
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(hours=1e6)], ids=["close", "budget"])
+def test_a_borrowed_loss_names_the_h_of_its_measurement(budget):
+    best, why = recommend(rows_of(200, 150), budget, 4e5)
+    assert best.method.sync_every == 150 and "lowest measured loss (scripts/results, at H 100) of " in why

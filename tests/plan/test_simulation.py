@@ -155,6 +155,14 @@ def test_a_pair_without_a_majority_waits_for_the_other():
     assert seen.present == 1  # the wait is part of the round, and is not subtracted from the tokens a second time
 
 
+@pytest.mark.parametrize("kind", ["gather", "gossip"])
+def test_one_peer_neither_waits_nor_exchanges(kind):
+    """Its pace is the mean, whatever the spread: no other peer is slower or faster."""
+    seen = forecast(fleet(1, spread=2.0, codec_s=0.25), method(kind, size=1000 * MB, delay=2))
+    assert (seen.round_s, seen.exposed_s, seen.waiting_s) == pytest.approx((30.25, 0.25, 0.0))
+    assert seen.overrides == []
+
+
 def test_uneven_paces_cost_waiting():
     seen = [forecast(fleet(8, spread=spread), method()) for spread in (0.0, 0.05, 0.2)]
     assert seen[0].waiting_s == pytest.approx(0) and seen[0].waiting_s < seen[1].waiting_s < seen[2].waiting_s
