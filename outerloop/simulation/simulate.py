@@ -8,16 +8,14 @@ Workers are threads that take turns (exchange/inprocess.py), so runs on equal ha
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn import Module
 
@@ -28,45 +26,12 @@ from outerloop.inner.events import Event
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.thread_pool import ComputeThread
-from outerloop.launcher.validation_merge import ValidationMerge
-from outerloop.report.summary import summarize
-from outerloop.simulation.results import Results, Row
+from outerloop.simulation.arguments import REASONS
+from outerloop.simulation.recorder import Recorder, describe_task
+from outerloop.simulation.results import Results
 from outerloop.simulation.task import MakeOptimizer, Task
 from outerloop.simulation.virtual_worker import VirtualWorker
-from outerloop.sinks.console import format_bytes
-from outerloop.sinks.jsonl import Jsonl
-from outerloop.state.checkpoint import write_atomically
 from outerloop.types import Stopped, UserError
-
-UNUSED = ("batch", "micro_batch", "seq_len", "accumulate", "precision", "compile")
-"""Options of the inner trainer that do not apply, because the functions `batches` and `loss` determine these values."""
-REASONS = {
-    "recipe": "pass recipe=",
-    "rounds": "pass steps=",
-    "steps": "pass steps=",
-    "tokens": "pass steps=",
-    "workers": "pass workers=",
-    "seed": "pass seed=",
-    "run_dir": "pass run_dir=",
-    "model": "make_model creates the model",
-    "data": "batches returns the data",
-    "corpus": "batches returns the data",
-    "assignment": "batches returns the data",
-    "eval.sequences": "pass validation=",
-    "init_from": "load the weights in make_model",
-    "checkpoint": "a simulation saves no checkpoints",
-    "samples": "a simulation has no tokenizer",
-    "scores": "a simulation has no training text, from which the windows of a score are drawn",
-    "exclude_accused": "the workers of a simulation accuse no peers",
-    "keep_payload_rounds": "a simulation stores no payloads",
-    "round_timeout_s": "rounds between threads do not time out",
-    "max_failed_rounds": "rounds between threads do not fail",
-    "island": "each worker is a single process",
-    "log": "rows are in the results, and in run_dir",
-    "watch": "run outerloop watch with the run_dir",
-    **{f"inner.{name}": "batches and loss determine the inner step" for name in UNUSED},
-}
-"""Option of `outerloop train` -> why a simulation refuses it."""
 
 
 def simulate(
@@ -178,16 +143,6 @@ def rounds_within(settings: DictConfig, steps: int) -> int:
     return rounds
 
 
-def describe_task(settings: DictConfig, task: Task) -> None:
-    """Replace the settings of model and data with the names of the task's functions, for config.yaml."""
-    names = task.names()
-    with open_dict(settings):
-        settings.model = {"_target_": names["model"]}
-        settings.data = {"_target_": names["batches"], "loss": names["loss"]}
-        for name in UNUSED:
-            settings.inner.pop(name, None)
-
-
 def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
     """Run all workers as threads, and return their models, sorted by rank.
 
@@ -231,76 +186,3 @@ def wait_for(threads: Sequence[threading.Thread], hub: Hub) -> None:
         for thread in threads:
             thread.join()
         raise
-
-
-class Recorder:
-    """Collects the rows of a simulation, writes them to its run directory, and prints each evaluation.
-
-    Files are written from the first round on, so that a simulation that fails earlier can be repeated.
-
-    Args:
-        settings: settings of the run.
-        run_dir: folder to create and write to; None: write no files.
-        progress: whether to print each evaluation.
-
-    Raises:
-        UserError: if `run_dir` exists and is not empty.
-    """
-
-    def __init__(self, settings: DictConfig, run_dir: Path | None, *, progress: bool) -> None:
-        self.settings, self.run_dir, self.progress = settings, run_dir, progress
-        self.rows: list[Row] = []
-        self.merge, self.start_s = ValidationMerge(range(settings.workers)), time.monotonic()
-        self.file: Jsonl | None = None
-        if run_dir is not None:
-            if run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir())):
-                raise UserError(f"run_dir={run_dir} exists and is not empty: set run_dir= to a new folder")
-            run_dir.mkdir(parents=True, exist_ok=True)
-
-    def record(self, event: Event) -> None:
-        """Add the row of an event and, if it completes an evaluation, a "validation" row.
-
-        Workers take turns, so calls never overlap.
-        """
-        for row in (event, *self.merge.add(event)):
-            row["wall_s"] = round(time.monotonic() - self.start_s, 3)
-            self.rows.append(row)
-            self.store(row)
-            if self.progress and row["event"] == "validation":
-                self.print_validation(row)
-
-    def store(self, row: Row) -> None:
-        """Write a row to the run directory, if any. The first round creates the files, with all rows so far."""
-        if self.file:
-            self.file.write(row)
-        elif self.run_dir is not None and row["event"] == "round":
-            write_atomically(self.run_dir / "config.yaml", OmegaConf.to_yaml(self.settings, resolve=True).encode())
-            self.file = Jsonl(self.run_dir / "metrics.jsonl", earlier=self.rows)
-
-    def print_validation(self, row: Row) -> None:
-        """Print one line for an evaluation."""
-        sent = max((other["bytes_sent"] for other in self.rows if other["event"] == "round"), default=0)
-        place = f"{self.settings.recipe}  round {row['round']}/{self.settings.rounds}  step {row['step']}"
-        print(f"{place}  validation loss {row['val_loss']:.4f}  sent {format_bytes(sent)} per worker", flush=True)
-
-    def results(self, model: Module) -> Results:
-        """Return the results of a finished run, after writing summary.json."""
-        ready = next(row for row in self.rows if row["event"] == "ready")
-        summary = summarize(
-            self.rows,
-            recipe=self.settings.recipe,
-            workers=self.settings.workers,
-            rounds=self.settings.rounds,
-            params=ready["params"],
-        )
-        if self.file:
-            self.file.sync()
-        if self.run_dir is not None:
-            write_atomically(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-        delay = int(self.settings.schedule.get("delay") or 0)
-        return Results(summary, self.rows, model, self.run_dir, delay)
-
-    def close(self) -> None:
-        """Close metrics.jsonl, if it is being written."""
-        if self.file:
-            self.file.close()
