@@ -29,7 +29,7 @@ from outerloop.launcher.thread_pool import ComputeThread
 from outerloop.simulation.arguments import REASONS
 from outerloop.simulation.recorder import Recorder, describe_task
 from outerloop.simulation.results import Results
-from outerloop.simulation.task import MakeOptimizer, Task
+from outerloop.simulation.task import MakeOptimizer, Task, refuse_shared
 from outerloop.simulation.virtual_worker import VirtualWorker
 from outerloop.types import Stopped, UserError
 
@@ -146,7 +146,7 @@ def rounds_within(settings: DictConfig, steps: int) -> int:
 def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
     """Run all workers as threads, and return their models, sorted by rank.
 
-    Raises the error of the first worker that fails.
+    Raises the error of the first worker that fails, or UserError if two models share trainable parameters.
     """
     hub, models, errors = Hub(settings.workers), dict[int, Module](), list[BaseException]()
 
@@ -156,8 +156,9 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
             with closing(instantiate.make(settings.exchange, hub=hub, rank=rank)) as exchange:
                 exchange.join()
                 worker = VirtualWorker(task, settings, exchange, emit=emit, compute=compute)
-                worker.run()
+                refuse_shared(worker.model, models.values())
                 models[rank] = worker.model
+                worker.run()
         except Stopped:
             pass
         except BaseException as error:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
+from outerloop.replica.island import trainable_parameters
 from outerloop.state.part_states import on_device
 from outerloop.types import UserError
 
@@ -43,6 +44,16 @@ def dotted_path(function: Callable[..., Any]) -> str:
     """Return the dotted path (module.name) of a function, or of the class of any other callable."""
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def refuse_shared(model: Module, others: Iterable[Module]) -> None:
+    """Raise UserError if a model shares a trainable parameter with the model of another worker."""
+    taken = {p.data_ptr() for other in others for p in trainable_parameters(other).values()}
+    for name, p in trainable_parameters(model).items():
+        if p.numel() and p.data_ptr() in taken:
+            raise UserError(
+                f"make_model returned a model that shares {name} with another worker: create a new model in each call"
+            )
 
 
 class Batches:

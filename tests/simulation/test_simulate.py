@@ -213,6 +213,37 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(arguments, said):
     assert "\n" not in str(error.value)
 
 
+class OnFrozen(nn.Module):
+    """A trainable layer of its own on a frozen backbone that all workers share."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone, self.head = backbone.requires_grad_(False), nn.Linear(7, 3)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+
+def test_workers_share_no_trainable_parameter():
+    model, layer = toy.model(), nn.Linear(7, 7)
+    weight = torch.randn(3, 7)
+
+    def same_memory():
+        linear = nn.Linear(7, 3)
+        linear.weight = nn.Parameter(weight)
+        return linear
+
+    shared = {
+        "0.weight": lambda: model,
+        "1.weight": lambda: nn.Sequential(nn.Linear(7, 7), layer, nn.Linear(7, 3)),
+        "weight": same_memory,
+    }
+    for name, make_model in shared.items():
+        with pytest.raises(outerloop.UserError, match=f"a model that shares {name} with another worker: create a new"):
+            outerloop.simulate(make_model, Drawn, squared_error, workers=2, steps=30, progress=False)
+    outerloop.simulate(lambda: OnFrozen(layer), Drawn, squared_error, workers=2, steps=3, sync_every=3, progress=False)
+
+
 def test_a_generator_that_ends_is_named():
     def two(worker):
         yield from (toy.batch(worker, step) for step in range(2))
