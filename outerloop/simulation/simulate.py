@@ -26,7 +26,7 @@ from outerloop.inner.events import Event
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.thread_pool import ComputeThread
-from outerloop.simulation.arguments import REASONS
+from outerloop.simulation.arguments import REASONS, refuse_replaced
 from outerloop.simulation.recorder import Recorder, describe_task
 from outerloop.simulation.results import Results
 from outerloop.simulation.task import MakeOptimizer, Task, refuse_shared
@@ -70,7 +70,8 @@ def simulate(
         validation: batches on which the global model is evaluated. None: the first batch of each worker is held out, so
             that no worker trains on it, unless a loader shuffles: then pass `validation`.
         optimizer: function that takes the list of parameters and returns the inner optimizer; its learning rate stays
-            constant. None: the recipe's optimizer, with inner.lr, warm-up, decay and gradient clipping.
+            constant, and gradients are not clipped. None: the recipe's optimizer, with inner.lr, warm-up, decay and
+            gradient clipping.
         sync_every: H, the number of inner steps per round; sets schedule.sync_every.
         options: more options, as a mapping: {"inner.lr": 1e-3, "schedule.sync_every": 30}.
         seed: seed of the initial weights and of all random numbers of the workers and the recipe.
@@ -100,6 +101,8 @@ def simulate(
     ]
     refuse_options(typed, REASONS, "a simulation")
     settings = simulation_settings(to_overrides(own), typed)
+    if optimizer is not None:
+        refuse_replaced(typed, settings)
     settings.rounds = rounds_within(settings, steps)
     describe_task(settings, task)
     recorder = Recorder(settings, None if run_dir is None else Path(run_dir), progress=progress)

@@ -195,6 +195,24 @@ def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path
         ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: load the weights"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
+        (
+            {"optimizer": sgd, "options": {"inner.lr": 1e-3}},
+            r"inner\.lr does not apply to a simulation with optimizer=: ",
+        ),
+        (
+            {"optimizer": sgd, "options": {"inner.clip_norm": 9}},
+            r"inner\.clip_norm does not apply to .* optimizer=: your",
+        ),
+        (
+            {"optimizer": sgd, "options": {"inner.optimizer.weight_decay": 0}},
+            r"inner\.optimizer\.weight_decay does not",
+        ),
+        ({"optimizer": sgd, "options": {"inner": "muon"}}, "inner does not apply to .* or leave out optimizer="),
+        (
+            {"recipe": "demo", "optimizer": sgd, "options": {"method": "sgd", "method.optimizer.lr": 1.0}},
+            r"method\.optimizer\.lr does not apply to a simulation with optimizer=",
+        ),
+        ({"recipe": "ddp", "optimizer": sgd, "options": {"method.clip_norm": 1}}, r"method\.clip_norm does not apply"),
         ({"recipe": "demo", "optimizer": sgd}, "recipe=demo updates the weights itself"),
         ({"recipe": "dilico"}, "recipe must be one of"),
         (
@@ -242,6 +260,11 @@ def test_workers_share_no_trainable_parameter():
         with pytest.raises(outerloop.UserError, match=f"a model that shares {name} with another worker: create a new"):
             outerloop.simulate(make_model, Drawn, squared_error, workers=2, steps=30, progress=False)
     outerloop.simulate(lambda: OnFrozen(layer), Drawn, squared_error, workers=2, steps=3, sync_every=3, progress=False)
+
+
+def test_the_options_of_the_outer_step_and_the_device_apply_with_an_own_optimizer():
+    options = {"method.optimizer.lr": 1.0, "inner.device": "cpu"}
+    assert simulate(workers=1, steps=3, sync_every=3, optimizer=sgd, options=options).summary["rounds"] == 1
 
 
 def test_a_generator_that_ends_is_named():
