@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 import outerloop
@@ -151,6 +152,28 @@ def test_a_report_reads_its_folder(tmp_path, capsys):
         simulate(sync_every=3, run_dir=tmp_path / "diloco")
 
 
+@pytest.mark.parametrize("recipe", ["diloco", "ddp"])
+def test_a_report_separates_runs_with_different_optimizers(recipe, tmp_path):
+    def adam(params):
+        first, *others = params
+        return torch.optim.Adam([{"params": [first], "lr": torch.tensor(0.5)}, {"params": others}], lr=0.25)
+
+    optimizers = {"sgd": sgd, "slow": lambda params: torch.optim.SGD(params, lr=0.125), "adam": adam}
+    h = 1 if recipe == "ddp" else 3
+    for name, seed in (("sgd", 0), ("sgd", 1), ("slow", 0), ("adam", 0)):
+        run_dir = tmp_path / f"{name}{seed}"
+        simulate(recipe=recipe, steps=3, sync_every=h, optimizer=optimizers[name], seed=seed, run_dir=run_dir)
+    comparison = Comparison([runs.read(path) for path in runs.find([tmp_path])], baseline=recipe)
+    assert sorted(len(group.finished) for group in comparison.groups) == [1, 1, 2]
+    settings = OmegaConf.load(tmp_path / "slow0/config.yaml")
+    assert settings.inner.keys() == {"device", "optimizer"}
+    assert settings.inner.optimizer._target_.endswith("SGD") and settings.inner.optimizer.lr == 0.125
+    assert [group.lr for group in OmegaConf.load(tmp_path / "adam0/config.yaml").inner.optimizer.groups] == [0.5, 0.25]
+    if recipe == "ddp":
+        assert settings.method.optimizer == settings.inner.optimizer
+        assert settings.method.clip_norm is None and settings.method.lr_factor is None
+
+
 def test_an_error_of_the_users_functions_is_raised_as_it_is():
     def broken(model, batch):
         raise ZeroDivisionError("no loss today")
@@ -213,6 +236,11 @@ def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path
             r"method\.optimizer\.lr does not apply to a simulation with optimizer=",
         ),
         ({"recipe": "ddp", "optimizer": sgd, "options": {"method.clip_norm": 1}}, r"method\.clip_norm does not apply"),
+        (
+            {"optimizer": lambda params: None, "sync_every": 3},
+            "optimizer returned an object of type NoneType, not a torch",
+        ),
+        ({"recipe": "ddp", "optimizer": lambda params: 3}, "optimizer returned an object of type int, not a torch"),
         ({"recipe": "demo", "optimizer": sgd}, "recipe=demo updates the weights itself"),
         ({"recipe": "dilico"}, "recipe must be one of"),
         (
