@@ -8,7 +8,7 @@ memory    bytes per parameter of the weights and gradients, of the state of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from hydra.utils import get_object
@@ -71,10 +71,9 @@ def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
     memory = {part: bytes_each * params for part, bytes_each in memory_per_param(settings, peers=peers).items()}
-    exchange: Literal["gather", "gossip"] = "gather" if capabilities(settings).agrees else "gossip"
     return Method(
         name=settings.recipe,
-        exchange=exchange,
+        exchange="gather" if capabilities(settings).agrees else "gossip",
         sync_every=schedule.sync_every,
         delay=schedule.delay,
         fragments=schedule.fragments,
@@ -82,16 +81,8 @@ def plan_method(settings: DictConfig, *, params: float, peers: int) -> Method:
         params=params,
         memory=memory,
         state_bytes=memory["slow weights"] + memory["outer optimizer"],
-        overrides=tuple(overrides_for(settings, f"swarm_{exchange}")),
+        overrides=("merge_local=carry",) if settings.merge_local == "carry" else (),
     )
-
-
-def overrides_for(settings: DictConfig, exchange: str) -> Iterator[str]:
-    """Yield the overrides (key=value) without which a recipe has another exchange or loses the steps of its delay."""
-    if f".{exchange}." not in settings.exchange._target_:
-        yield f"exchange={exchange}"
-    if settings.merge_local == "carry":
-        yield "merge_local=carry"
 
 
 def message_bytes(settings: DictConfig) -> tuple[float, float]:

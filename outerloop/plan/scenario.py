@@ -37,7 +37,7 @@ class Method:
     params: number of parameters in the model.
     memory: component -> bytes on the training device.
     state_bytes: size of the state that a new peer downloads.
-    overrides: configuration overrides that the delay needs, and that select the exchange if the recipe has another one.
+    overrides: configuration overrides that the delay needs.
     """
 
     name: str

@@ -5,30 +5,52 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from outerloop.inner.events import Event
 from outerloop.launcher.validation_merge import ValidationMerge
 from outerloop.report.summary import summarize
-from outerloop.simulation.arguments import UNUSED
+from outerloop.simulation.arguments import REPLACED, UNUSED
 from outerloop.simulation.results import Results, Row
-from outerloop.simulation.task import Task
+from outerloop.simulation.task import Task, dotted_path
 from outerloop.sinks.console import format_bytes
 from outerloop.sinks.jsonl import Jsonl
 from outerloop.state.checkpoint import write_atomically
 from outerloop.types import UserError
 
 
-def describe_task(settings: DictConfig, task: Task) -> None:
-    """Replace the settings of model and data with the names of the task's functions, for config.yaml."""
-    names = task.names()
-    with open_dict(settings):
-        settings.model = {"_target_": names["model"]}
-        settings.data = {"_target_": names["batches"], "loss": names["loss"]}
+def describe_task(settings: DictConfig, task: Task) -> DictConfig:
+    """Return the settings for config.yaml: as settings of model and data, they have the names of the task's functions.
+
+    No setting refers to another one, so each can be replaced or removed.
+    """
+    described, names = settings.copy(), task.names()
+    OmegaConf.resolve(described)
+    with open_dict(described):
+        described.model = {"_target_": names["model"]}
+        described.data = {"_target_": names["batches"], "loss": names["loss"]}
         for name in UNUSED:
-            settings.inner.pop(name, None)
+            described.inner.pop(name, None)
+    return described
+
+
+def describe_optimizer(optimizer: Optimizer) -> Row:
+    """Return the class of an optimizer with the settings of its parameter group, or of each group if it has several."""
+    groups = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in optimizer.param_groups
+    ]
+    values = json.dumps(groups[0] if len(groups) == 1 else {"groups": groups}, default=plain)
+    return {"_target_": dotted_path(type(optimizer)), **json.loads(values)}
+
+
+def plain(value: Any) -> Any:
+    """Return the numbers of a tensor or array, or the dotted path of any other object's class."""
+    return value.tolist() if hasattr(value, "tolist") else dotted_path(value)
 
 
 class Recorder:
@@ -37,7 +59,7 @@ class Recorder:
     Files are written from the first round on, so that a simulation that fails earlier can be repeated.
 
     Args:
-        settings: settings of the run.
+        settings: settings of the run, as returned by `describe_task`.
         run_dir: folder to create and write to; None: write no files.
         progress: whether to print each evaluation.
 
@@ -54,6 +76,14 @@ class Recorder:
             if run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir())):
                 raise UserError(f"run_dir={run_dir} exists and is not empty: set run_dir= to a new folder")
             run_dir.mkdir(parents=True, exist_ok=True)
+
+    def record_optimizer(self, optimizer: Optimizer) -> None:
+        """Replace the settings of the inner optimizer with those of the user's optimizer, for config.yaml."""
+        description, method = describe_optimizer(optimizer), self.settings.method
+        with open_dict(self.settings):
+            self.settings.inner = {"device": self.settings.inner.device, "optimizer": description}
+            if method.get("reads") == "gradients":
+                method.update(dict.fromkeys(REPLACED) | {"optimizer": description})
 
     def record(self, event: Event) -> None:
         """Add the row of an event and, if it completes an evaluation, a "validation" row.

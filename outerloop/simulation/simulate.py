@@ -22,7 +22,6 @@ from torch.nn import Module
 from outerloop.config import budget, build, instantiate, load
 from outerloop.config.option_mapping import refuse_options, to_overrides
 from outerloop.exchange.inprocess import Hub
-from outerloop.inner.events import Event
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.thread_pool import ComputeThread
@@ -104,10 +103,10 @@ def simulate(
     if optimizer is not None:
         refuse_replaced(typed, settings)
     settings.rounds = rounds_within(settings, steps)
-    describe_task(settings, task)
-    recorder = Recorder(settings, None if run_dir is None else Path(run_dir), progress=progress)
+    folder = None if run_dir is None else Path(run_dir)
+    recorder = Recorder(describe_task(settings, task), folder, progress=progress)
     with closing(recorder):
-        models = run_workers(settings, task, recorder.record)
+        models = run_workers(settings, task, recorder)
         return recorder.results(models[0])
 
 
@@ -146,7 +145,7 @@ def rounds_within(settings: DictConfig, steps: int) -> int:
     return rounds
 
 
-def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None]) -> list[Module]:
+def run_workers(settings: DictConfig, task: Task, recorder: Recorder) -> list[Module]:
     """Run all workers as threads, and return their models, sorted by rank.
 
     Raises the error of the first worker that fails, or UserError if two models share trainable parameters.
@@ -158,9 +157,11 @@ def run_workers(settings: DictConfig, task: Task, emit: Callable[[Event], None])
         try:
             with closing(instantiate.make(settings.exchange, hub=hub, rank=rank)) as exchange:
                 exchange.join()
-                worker = VirtualWorker(task, settings, exchange, emit=emit, compute=compute)
+                worker = VirtualWorker(task, settings, exchange, emit=recorder.record, compute=compute)
                 refuse_shared(worker.model, models.values())
                 models[rank] = worker.model
+                if rank == 0 and worker.own_optimizer is not None:
+                    recorder.record_optimizer(worker.own_optimizer)
                 worker.run()
         except Stopped:
             pass
