@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
+from torch.nn import Module
 
 from outerloop.config.option_mapping import refuse_options
+from outerloop.types import UserError
 
 UNUSED = ("batch", "micro_batch", "seq_len", "accumulate", "precision", "compile")
 """Options of the inner trainer that do not apply, because the functions `batches` and `loss` determine these values."""
@@ -39,6 +43,30 @@ REASONS = {
 """Option of `outerloop train` -> why a simulation refuses it."""
 REPLACED = ("optimizer", "lr_factor", "clip_norm")
 """Options of a method that exchanges gradients that the user's optimizer replaces."""
+
+
+def check_functions(functions: Mapping[str, object]) -> None:
+    """Raise UserError if one of these arguments is not a function. `functions`: name -> argument."""
+    for name, function in functions.items():
+        if not callable(function) or (name == "make_model" and isinstance(function, Module)):
+            raise UserError(
+                f"{name} must be a function, but is of type {type(function).__name__}: see outerloop.simulate"
+            )
+
+
+def list_batches(validation: Any) -> list[Any]:
+    """Return the validation batches as a list. Raises UserError if there are none, or if `validation` is one batch."""
+    parts = validation if isinstance(validation, tuple) else ()
+    is_batch = isinstance(validation, Tensor | dict) or any(isinstance(part, Tensor) for part in parts)
+    if is_batch or not (hasattr(validation, "__iter__") or hasattr(validation, "__getitem__")):
+        kind = f"one batch, a {type(validation).__name__}" if is_batch else f"of type {type(validation).__name__}"
+        raise UserError(f"validation= must be a list of batches, but is {kind}: pass validation=[batch, ...]")
+    batches = list(validation)
+    if not batches:
+        raise UserError(
+            "validation= has no batches: pass at least one, or omit it to hold out the first batch of each worker"
+        )
+    return batches
 
 
 def refuse_replaced(typed: Sequence[str], settings: DictConfig) -> None:

@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from outerloop.config import budget, build, instantiate, load
+from outerloop.config.from_recipe.arguments import check_steps
 from outerloop.config.option_mapping import refuse_options, to_overrides
 from outerloop.exchange.inprocess import Hub
 from outerloop.kernels.threads import set_threads
 from outerloop.launcher import cpu_share
 from outerloop.launcher.thread_pool import ComputeThread
-from outerloop.simulation.arguments import REASONS, refuse_replaced
+from outerloop.simulation.arguments import REASONS, check_functions, list_batches, refuse_replaced
 from outerloop.simulation.recorder import Recorder, describe_task
 from outerloop.simulation.results import Results
 from outerloop.simulation.task import MakeOptimizer, Task, refuse_shared
@@ -81,17 +82,10 @@ def simulate(
     Raises:
         UserError: if an argument or option is invalid, or if the recipe cannot be simulated.
     """
-    for name, function in (("make_model", make_model), ("batches", batches), ("loss", loss)):
-        if not callable(function):
-            raise UserError(
-                f"{name} must be a function, but is of type {type(function).__name__}: see outerloop.simulate"
-            )
-    held_out = None if validation is None else list(validation)
-    if held_out == []:
-        raise UserError(
-            "validation= has no batches: pass at least one, or omit it to hold out the first batch of each worker"
-        )
-    task = Task(make_model, batches, loss, held_out, optimizer)
+    functions = {"make_model": make_model, "batches": batches, "loss": loss}
+    check_functions(functions if optimizer is None else functions | {"optimizer": optimizer})
+    check_steps(steps, "the number of inner steps per worker, such as steps=1000")
+    task = Task(make_model, batches, loss, None if validation is None else list_batches(validation), optimizer)
     own = {"recipe": recipe, "workers": workers, "seed": seed, "inner.device": device}
     typed = [
         *overrides,

@@ -27,8 +27,29 @@ class Task:
     make_model: Callable[[], Module]
     batches: Callable[[int], Iterable[Any]]
     loss: Callable[[Module, Any], Tensor]
-    validation: Iterable[Any] | None
+    validation: list[Any] | None
     optimizer: MakeOptimizer | None
+
+    def create_model(self) -> Module:
+        """Return a new model. Raises UserError if the user's function returns another object."""
+        model = self.make_model()
+        if not isinstance(model, Module):
+            raise UserError(
+                f"make_model returned an object of type {type(model).__name__}, not a torch.nn.Module: return the model"
+                " that the function creates"
+            )
+        return model
+
+    def mean_loss(self, model: Module, batch: Any) -> Tensor:
+        """Return the mean loss over a batch. Raises UserError if the user's function returns no scalar tensor."""
+        loss = self.loss(model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            kind = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
+            raise UserError(
+                f"loss returned a value {kind}, but must return a scalar tensor: return the mean over the batch,"
+                " without .item()"
+            )
+        return loss
 
     def names(self) -> dict[str, str]:
         """Return the dotted path of each function. Reports compare these paths to find runs of the same task."""
@@ -102,13 +123,18 @@ class Batches:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch. Raises UserError if there is no tensor or it is a scalar."""
+    """Return the length of the first tensor in a batch. Raises UserError if there is no such tensor, or if it is empty.
+
+    A scalar has no length.
+    """
     first = next(tensors_in(batch), None)
     if first is None or first.dim() == 0:
         raise UserError(
             f"a batch of type {type(batch).__name__} has no tensor whose first dimension counts samples: return a"
             " tensor, or a tuple, list or dictionary of tensors"
         )
+    if len(first) == 0:
+        raise UserError(f"a batch of type {type(batch).__name__} has 0 samples: leave out empty batches")
     return len(first)
 
 

@@ -50,7 +50,7 @@ class VirtualWorker:
         self.emit_event, self.compute = emit, compute
         self.own_optimizer: Optimizer | None = None
         torch.manual_seed(settings.seed)
-        self.model = task.make_model().to(pick_device(settings.inner.device, 0))
+        self.model = task.create_model().to(pick_device(settings.inner.device, 0))
         island = Island(self.model, state_device=build.state_device(settings), compute=compute)
         self.outer = build.make_outer_loop(
             settings, self.model, exchange, rounds=settings.rounds, island=island, method=self.make_method()
@@ -112,7 +112,7 @@ class VirtualWorker:
         """Return this worker's share of the validation batches, or its first batch, held out, if none were given."""
         if self.task.validation is None:
             return [self.batches.hold_out()]
-        share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
+        share = self.task.validation[self.exchange.rank :: self.exchange.size]
         return [self.batches.to_device(batch) for batch in share]
 
     def run(self) -> None:
@@ -155,7 +155,7 @@ class VirtualWorker:
 
         Without an inner optimizer, only compute the gradients; the returned learning rate is None.
         """
-        loss = self.task.loss(self.model, batch)
+        loss = self.task.mean_loss(self.model, batch)
         loss.backward()
         if self.optimizer is None:
             return float(loss.detach()), None
@@ -204,7 +204,7 @@ class VirtualWorker:
         """Return the total loss over this worker's validation samples, and the number of these samples."""
         self.model.eval()
         counts = [count_samples(batch) for batch in self.validation]
-        losses = [float(self.task.loss(self.model, batch)) for batch in self.validation]
+        losses = [float(self.task.mean_loss(self.model, batch)) for batch in self.validation]
         self.model.train()
         return sum(loss * count for loss, count in zip(losses, counts, strict=True)), sum(counts)
 

@@ -249,6 +249,18 @@ def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path
         ),
         ({"sync_every": 0}, r"schedule\.sync_every=0 must be at least 1"),
         ({"workers": 0}, "workers=0 must be greater than or equal to 1"),
+        ({"steps": 1e1}, r"steps=10\.0 must be a whole number of inner steps, 1 or more: pass the number"),
+        ({"steps": "8"}, "steps='8' must be a whole number"),
+        ({"steps": None}, "steps=None must be a whole number"),
+        ({"optimizer": 3}, "optimizer must be a function, but is of type int"),
+        ({"validation": 3}, r"validation= must be a list of batches, but is of type int: pass validation=\[batch, "),
+        ({"validation": VALIDATION[0]}, "validation= must be a list of batches, but is one batch, a tuple: pass"),
+        ({"validation": VALIDATION[0][0]}, "must be a list of batches, but is one batch, a Tensor"),
+        ({"validation": {"x": VALIDATION[0][0]}}, "must be a list of batches, but is one batch, a dict"),
+        (
+            {"validation": [(torch.ones(0, 7), torch.ones(0, 3))], "sync_every": 3},
+            "a batch of type tuple has 0 samples",
+        ),
         ({"validation": []}, "validation= has no batches: pass at least one, or omit it"),
         ({"validation": [3], "sync_every": 3}, "a batch of type int has no tensor"),
     ],
@@ -288,6 +300,23 @@ def test_workers_share_no_trainable_parameter():
         with pytest.raises(outerloop.UserError, match=f"a model that shares {name} with another worker: create a new"):
             outerloop.simulate(make_model, Drawn, squared_error, workers=2, steps=30, progress=False)
     outerloop.simulate(lambda: OnFrozen(layer), Drawn, squared_error, workers=2, steps=3, sync_every=3, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("functions", "said"),
+    [
+        ({"make_model": nn.Linear(7, 3)}, "make_model must be a function, but is of type Linear"),
+        ({"make_model": lambda: None}, "make_model returned an object of type NoneType, not a torch.nn.Module: return"),
+        ({"batches": VALIDATION}, "batches must be a function, but is of type list"),
+        ({"loss": lambda model, batch: 0.5}, "loss returned a value of type float, but must return a scalar tensor"),
+        ({"loss": lambda model, batch: model(batch[0]).mean(1)}, r"loss returned a value of shape \(4,\), but must"),
+    ],
+)
+def test_functions_that_return_other_objects_are_refused_in_one_line(functions, said):
+    functions = {"make_model": toy.model, "batches": Drawn, "loss": squared_error} | functions
+    with pytest.raises(outerloop.UserError, match=said) as error:
+        outerloop.simulate(**functions, workers=2, steps=30, progress=False)
+    assert "\n" not in str(error.value)
 
 
 def test_the_options_of_the_outer_step_and_the_device_apply_with_an_own_optimizer():
