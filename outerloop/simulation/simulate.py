@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn import Module
 
+from outerloop import rng
 from outerloop.config import budget, build, instantiate, load
 from outerloop.config.from_recipe.arguments import check_steps
 from outerloop.config.option_mapping import refuse_options, to_overrides
@@ -99,7 +100,7 @@ def simulate(
     settings.rounds = rounds_within(settings, steps)
     folder = None if run_dir is None else Path(run_dir)
     recorder = Recorder(describe_task(settings, task), folder, progress=progress)
-    with closing(recorder):
+    with closing(recorder), rng.preserved():
         models = run_workers(settings, task, recorder)
         return recorder.results(models[0])
 

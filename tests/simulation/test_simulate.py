@@ -324,6 +324,18 @@ def test_the_options_of_the_outer_step_and_the_device_apply_with_an_own_optimize
     assert simulate(workers=1, steps=3, sync_every=3, optimizer=sgd, options=options).summary["rounds"] == 1
 
 
+def test_the_random_state_of_the_caller_is_restored():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    simulate(workers=1, steps=3, sync_every=3)
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(7)
+    with pytest.raises(outerloop.UserError, match="make_model returned an object"):
+        outerloop.simulate(lambda: None, Drawn, squared_error, workers=1, steps=30, progress=False)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_a_generator_that_ends_is_named():
     def two(worker):
         yield from (toy.batch(worker, step) for step in range(2))
