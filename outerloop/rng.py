@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -14,6 +17,16 @@ def get_state() -> dict[str, Tensor]:
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Restore, on exit, the random state that `get_state` returns on entry."""
+    states = get_state()
+    try:
+        yield
+    finally:
+        set_state(states)
 
 
 def get_device_state(device: torch.device) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
+from outerloop.replica.island import trainable_parameters
 from outerloop.state.part_states import on_device
 from outerloop.types import UserError
 
@@ -26,8 +27,29 @@ class Task:
     make_model: Callable[[], Module]
     batches: Callable[[int], Iterable[Any]]
     loss: Callable[[Module, Any], Tensor]
-    validation: Iterable[Any] | None
+    validation: list[Any] | None
     optimizer: MakeOptimizer | None
+
+    def create_model(self) -> Module:
+        """Return a new model. Raises UserError if the user's function returns another object."""
+        model = self.make_model()
+        if not isinstance(model, Module):
+            raise UserError(
+                f"make_model returned an object of type {type(model).__name__}, not a torch.nn.Module: return the model"
+                " that the function creates"
+            )
+        return model
+
+    def mean_loss(self, model: Module, batch: Any) -> Tensor:
+        """Return the mean loss over a batch. Raises UserError if the user's function returns no scalar tensor."""
+        loss = self.loss(model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            kind = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
+            raise UserError(
+                f"loss returned a value {kind}, but must return a scalar tensor: return the mean over the batch,"
+                " without .item()"
+            )
+        return loss
 
     def names(self) -> dict[str, str]:
         """Return the dotted path of each function. Reports compare these paths to find runs of the same task."""
@@ -43,6 +65,16 @@ def dotted_path(function: Callable[..., Any]) -> str:
     """Return the dotted path (module.name) of a function, or of the class of any other callable."""
     named: Any = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def refuse_shared(model: Module, others: Iterable[Module]) -> None:
+    """Raise UserError if a model shares a trainable parameter with the model of another worker."""
+    taken = {p.data_ptr() for other in others for p in trainable_parameters(other).values()}
+    for name, p in trainable_parameters(model).items():
+        if p.numel() and p.data_ptr() in taken:
+            raise UserError(
+                f"make_model returned a model that shares {name} with another worker: create a new model in each call"
+            )
 
 
 class Batches:
@@ -91,13 +123,18 @@ class Batches:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the length of the first tensor in a batch. Raises UserError if there is no tensor or it is a scalar."""
+    """Return the length of the first tensor in a batch. Raises UserError if there is no such tensor, or if it is empty.
+
+    A scalar has no length.
+    """
     first = next(tensors_in(batch), None)
     if first is None or first.dim() == 0:
         raise UserError(
             f"a batch of type {type(batch).__name__} has no tensor whose first dimension counts samples: return a"
             " tensor, or a tuple, list or dictionary of tensors"
         )
+    if len(first) == 0:
+        raise UserError(f"a batch of type {type(batch).__name__} has 0 samples: leave out empty batches")
     return len(first)
 
 

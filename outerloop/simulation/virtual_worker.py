@@ -28,7 +28,7 @@ from outerloop.types import Tensors, UserError
 class VirtualWorker:
     """A worker that trains one copy of the model. The worker's own thread constructs this object and calls `run`.
 
-    `samples`: number of samples trained on so far.
+    `samples`: number of samples trained on so far. `own_optimizer`: the user's optimizer, or None to use the recipe's.
 
     Args:
         task, settings: task and settings of the run, equal for all workers.
@@ -48,11 +48,12 @@ class VirtualWorker:
     ) -> None:
         self.task, self.settings, self.exchange = task, settings, exchange
         self.emit_event, self.compute = emit, compute
+        self.own_optimizer: Optimizer | None = None
         torch.manual_seed(settings.seed)
-        self.model = task.make_model().to(pick_device(settings.inner.device, 0))
+        self.model = task.create_model().to(pick_device(settings.inner.device, 0))
         island = Island(self.model, state_device=build.state_device(settings), compute=compute)
         self.outer = build.make_outer_loop(
-            settings, self.model, exchange, rounds=settings.rounds, island=island, method=make_method(task, settings)
+            settings, self.model, exchange, rounds=settings.rounds, island=island, method=self.make_method()
         )
         self.params = list(island.params.values())
         self.optimizer = self.make_optimizer()
@@ -68,14 +69,50 @@ class VirtualWorker:
         if load.inner_optimizer(self.settings) is None:
             return None
         if self.task.optimizer is not None:
-            return self.task.optimizer(self.params)
+            return self.create_optimizer(self.params)
         return build.make_optimizer_factory(self.settings)(list(self.outer.island.params.items()))
+
+    def make_method(self) -> OuterMethod | None:
+        """Return the recipe's outer method with the user's optimizer, or None to use the method unchanged.
+
+        Return None if the user passed no optimizer, or if the method does not exchange gradients. Raises UserError if a
+        method that exchanges gradients has no optimizer to replace.
+        """
+        settings = self.settings
+        if self.task.optimizer is None or settings.method.get("reads") != "gradients":
+            return None
+        if "optimizer" not in settings.method:
+            raise UserError(
+                f"recipe={settings.recipe} updates the weights itself, without an optimizer that can be replaced: leave"
+                " out optimizer=, and set options={'inner.lr': 1e-3}"
+            )
+        return instantiate.make(
+            settings.method,
+            optimizer=lambda named: self.create_optimizer([x for _, x in named]),
+            lr_factor=None,
+            clip_norm=None,
+        )
+
+    def create_optimizer(self, params: list[Any]) -> Optimizer:
+        """Create the user's optimizer for these parameters, and keep it as `own_optimizer`.
+
+        Raises UserError if the user's function returns another object.
+        """
+        assert self.task.optimizer is not None
+        optimizer = self.task.optimizer(params)
+        if not isinstance(optimizer, Optimizer):
+            raise UserError(
+                f"optimizer returned an object of type {type(optimizer).__name__}, not a torch.optim.Optimizer: return"
+                " the optimizer that the function creates"
+            )
+        self.own_optimizer = optimizer
+        return optimizer
 
     def own_validation(self) -> list[Any]:
         """Return this worker's share of the validation batches, or its first batch, held out, if none were given."""
         if self.task.validation is None:
             return [self.batches.hold_out()]
-        share = list(self.task.validation)[self.exchange.rank :: self.exchange.size]
+        share = self.task.validation[self.exchange.rank :: self.exchange.size]
         return [self.batches.to_device(batch) for batch in share]
 
     def run(self) -> None:
@@ -118,7 +155,7 @@ class VirtualWorker:
 
         Without an inner optimizer, only compute the gradients; the returned learning rate is None.
         """
-        loss = self.task.loss(self.model, batch)
+        loss = self.task.mean_loss(self.model, batch)
         loss.backward()
         if self.optimizer is None:
             return float(loss.detach()), None
@@ -167,7 +204,7 @@ class VirtualWorker:
         """Return the total loss over this worker's validation samples, and the number of these samples."""
         self.model.eval()
         counts = [count_samples(batch) for batch in self.validation]
-        losses = [float(self.task.loss(self.model, batch)) for batch in self.validation]
+        losses = [float(self.task.mean_loss(self.model, batch)) for batch in self.validation]
         self.model.train()
         return sum(loss * count for loss, count in zip(losses, counts, strict=True)), sum(counts)
 
@@ -179,25 +216,3 @@ class VirtualWorker:
     def emit(self, event: str, **fields: Any) -> None:
         """Emit one event, with this worker's rank and its inner step."""
         self.emit_event({"event": event, "worker": self.exchange.rank, "step": self.outer.inner_step, **fields})
-
-
-def make_method(task: Task, settings: DictConfig) -> OuterMethod | None:
-    """Return the recipe's outer method with the user's optimizer, or None to use the method unchanged.
-
-    Return None if the user passed no optimizer, or if the method does not exchange gradients. Raises UserError if a
-    method that exchanges gradients has no optimizer to replace.
-    """
-    if task.optimizer is None or settings.method.get("reads") != "gradients":
-        return None
-    if "optimizer" not in settings.method:
-        raise UserError(
-            f"recipe={settings.recipe} updates the weights itself, without an optimizer that can be replaced: leave out"
-            " optimizer=, and set options={'inner.lr': 1e-3}"
-        )
-    make_optimizer = task.optimizer
-    return instantiate.make(
-        settings.method,
-        optimizer=lambda named: make_optimizer([x for _, x in named]),
-        lr_factor=None,
-        clip_norm=None,
-    )

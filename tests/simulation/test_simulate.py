@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 import outerloop
@@ -151,6 +152,28 @@ def test_a_report_reads_its_folder(tmp_path, capsys):
         simulate(sync_every=3, run_dir=tmp_path / "diloco")
 
 
+@pytest.mark.parametrize("recipe", ["diloco", "ddp"])
+def test_a_report_separates_runs_with_different_optimizers(recipe, tmp_path):
+    def adam(params):
+        first, *others = params
+        return torch.optim.Adam([{"params": [first], "lr": torch.tensor(0.5)}, {"params": others}], lr=0.25)
+
+    optimizers = {"sgd": sgd, "slow": lambda params: torch.optim.SGD(params, lr=0.125), "adam": adam}
+    h = 1 if recipe == "ddp" else 3
+    for name, seed in (("sgd", 0), ("sgd", 1), ("slow", 0), ("adam", 0)):
+        run_dir = tmp_path / f"{name}{seed}"
+        simulate(recipe=recipe, steps=3, sync_every=h, optimizer=optimizers[name], seed=seed, run_dir=run_dir)
+    comparison = Comparison([runs.read(path) for path in runs.find([tmp_path])], baseline=recipe)
+    assert sorted(len(group.finished) for group in comparison.groups) == [1, 1, 2]
+    settings = OmegaConf.load(tmp_path / "slow0/config.yaml")
+    assert settings.inner.keys() == {"device", "optimizer"}
+    assert settings.inner.optimizer._target_.endswith("SGD") and settings.inner.optimizer.lr == 0.125
+    assert [group.lr for group in OmegaConf.load(tmp_path / "adam0/config.yaml").inner.optimizer.groups] == [0.5, 0.25]
+    if recipe == "ddp":
+        assert settings.method.optimizer == settings.inner.optimizer
+        assert settings.method.clip_norm is None and settings.method.lr_factor is None
+
+
 def test_an_error_of_the_users_functions_is_raised_as_it_is():
     def broken(model, batch):
         raise ZeroDivisionError("no loss today")
@@ -195,6 +218,29 @@ def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path
         ({"options": {"init_from": "runs/a"}}, "init_from does not apply to a simulation: load the weights"),
         ({"options": {"samples.every": 3}}, r"samples\.every does not apply to a simulation"),
         ({"options": {"inner.batch": 3}}, r"inner\.batch does not apply to a simulation"),
+        (
+            {"optimizer": sgd, "options": {"inner.lr": 1e-3}},
+            r"inner\.lr does not apply to a simulation with optimizer=: ",
+        ),
+        (
+            {"optimizer": sgd, "options": {"inner.clip_norm": 9}},
+            r"inner\.clip_norm does not apply to .* optimizer=: your",
+        ),
+        (
+            {"optimizer": sgd, "options": {"inner.optimizer.weight_decay": 0}},
+            r"inner\.optimizer\.weight_decay does not",
+        ),
+        ({"optimizer": sgd, "options": {"inner": "muon"}}, "inner does not apply to .* or leave out optimizer="),
+        (
+            {"recipe": "demo", "optimizer": sgd, "options": {"method": "sgd", "method.optimizer.lr": 1.0}},
+            r"method\.optimizer\.lr does not apply to a simulation with optimizer=",
+        ),
+        ({"recipe": "ddp", "optimizer": sgd, "options": {"method.clip_norm": 1}}, r"method\.clip_norm does not apply"),
+        (
+            {"optimizer": lambda params: None, "sync_every": 3},
+            "optimizer returned an object of type NoneType, not a torch",
+        ),
+        ({"recipe": "ddp", "optimizer": lambda params: 3}, "optimizer returned an object of type int, not a torch"),
         ({"recipe": "demo", "optimizer": sgd}, "recipe=demo updates the weights itself"),
         ({"recipe": "dilico"}, "recipe must be one of"),
         (
@@ -203,6 +249,18 @@ def test_a_simulation_that_fails_before_its_first_round_leaves_no_files(tmp_path
         ),
         ({"sync_every": 0}, r"schedule\.sync_every=0 must be at least 1"),
         ({"workers": 0}, "workers=0 must be greater than or equal to 1"),
+        ({"steps": 1e1}, r"steps=10\.0 must be a whole number of inner steps, 1 or more: pass the number"),
+        ({"steps": "8"}, "steps='8' must be a whole number"),
+        ({"steps": None}, "steps=None must be a whole number"),
+        ({"optimizer": 3}, "optimizer must be a function, but is of type int"),
+        ({"validation": 3}, r"validation= must be a list of batches, but is of type int: pass validation=\[batch, "),
+        ({"validation": VALIDATION[0]}, "validation= must be a list of batches, but is one batch, a tuple: pass"),
+        ({"validation": VALIDATION[0][0]}, "must be a list of batches, but is one batch, a Tensor"),
+        ({"validation": {"x": VALIDATION[0][0]}}, "must be a list of batches, but is one batch, a dict"),
+        (
+            {"validation": [(torch.ones(0, 7), torch.ones(0, 3))], "sync_every": 3},
+            "a batch of type tuple has 0 samples",
+        ),
         ({"validation": []}, "validation= has no batches: pass at least one, or omit it"),
         ({"validation": [3], "sync_every": 3}, "a batch of type int has no tensor"),
     ],
@@ -211,6 +269,71 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(arguments, said):
     with pytest.raises(outerloop.UserError, match=said) as error:
         simulate(**arguments)
     assert "\n" not in str(error.value)
+
+
+class OnFrozen(nn.Module):
+    """A trainable layer of its own on a frozen backbone that all workers share."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone, self.head = backbone.requires_grad_(False), nn.Linear(7, 3)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+
+def test_workers_share_no_trainable_parameter():
+    model, layer = toy.model(), nn.Linear(7, 7)
+    weight = torch.randn(3, 7)
+
+    def same_memory():
+        linear = nn.Linear(7, 3)
+        linear.weight = nn.Parameter(weight)
+        return linear
+
+    shared = {
+        "0.weight": lambda: model,
+        "1.weight": lambda: nn.Sequential(nn.Linear(7, 7), layer, nn.Linear(7, 3)),
+        "weight": same_memory,
+    }
+    for name, make_model in shared.items():
+        with pytest.raises(outerloop.UserError, match=f"a model that shares {name} with another worker: create a new"):
+            outerloop.simulate(make_model, Drawn, squared_error, workers=2, steps=30, progress=False)
+    outerloop.simulate(lambda: OnFrozen(layer), Drawn, squared_error, workers=2, steps=3, sync_every=3, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("functions", "said"),
+    [
+        ({"make_model": nn.Linear(7, 3)}, "make_model must be a function, but is of type Linear"),
+        ({"make_model": lambda: None}, "make_model returned an object of type NoneType, not a torch.nn.Module: return"),
+        ({"batches": VALIDATION}, "batches must be a function, but is of type list"),
+        ({"loss": lambda model, batch: 0.5}, "loss returned a value of type float, but must return a scalar tensor"),
+        ({"loss": lambda model, batch: model(batch[0]).mean(1)}, r"loss returned a value of shape \(4,\), but must"),
+    ],
+)
+def test_functions_that_return_other_objects_are_refused_in_one_line(functions, said):
+    functions = {"make_model": toy.model, "batches": Drawn, "loss": squared_error} | functions
+    with pytest.raises(outerloop.UserError, match=said) as error:
+        outerloop.simulate(**functions, workers=2, steps=30, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_the_options_of_the_outer_step_and_the_device_apply_with_an_own_optimizer():
+    options = {"method.optimizer.lr": 1.0, "inner.device": "cpu"}
+    assert simulate(workers=1, steps=3, sync_every=3, optimizer=sgd, options=options).summary["rounds"] == 1
+
+
+def test_the_random_state_of_the_caller_is_restored():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    simulate(workers=1, steps=3, sync_every=3)
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(7)
+    with pytest.raises(outerloop.UserError, match="make_model returned an object"):
+        outerloop.simulate(lambda: None, Drawn, squared_error, workers=1, steps=30, progress=False)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_generator_that_ends_is_named():

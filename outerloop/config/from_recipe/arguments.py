@@ -34,11 +34,14 @@ def check_arguments(recipe: object, model: object, overrides: Sequence[object], 
             "FullyShardedDataParallel or DeepSpeed has flattened the parameters of this model, which hides them:"
             " shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    if steps is not None and (not isinstance(steps, Integral) or isinstance(steps, bool) or int(steps) < 1):
-        raise UserError(
-            f"steps={steps!r} must be a whole number of inner steps, 1 or more, or None: pass the number of inner steps"
-            " after which your loop ends"
-        )
+    if steps is not None:
+        check_steps(steps, "the number of inner steps after which your loop ends, or None")
+
+
+def check_steps(steps: object, advice: str) -> None:
+    """Raise UserError if `steps` is not a whole number, 1 or more. `advice`: which number to pass instead."""
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or int(steps) < 1:
+        raise UserError(f"steps={steps!r} must be a whole number of inner steps, 1 or more: pass {advice}")
 
 
 def check_connection(exchange: object, mesh: object, dim: object, replicas: object) -> None:
