@@ -65,8 +65,8 @@ def test_two_workers_on_different_text_hold_one_model(recipe):
     assert [r.slow_hash for r in reports[0]] == [r.slow_hash for r in reports[1]] and len(reports[0]) == 3
 
 
-@pytest.mark.parametrize(("fused", "counted"), [(False, 2), (True, 3)])
-def test_a_step_that_is_left_out_for_its_gradient_is_counted_by_fused_optimizers_alone(fused, counted):
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_is_left_out_for_its_gradient_is_not_counted(fused):
     model = toy.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
@@ -77,9 +77,9 @@ def test_a_step_that_is_left_out_for_its_gradient_is_counted_by_fused_optimizers
             scaler.scale(model(torch.ones(2, 7)).sum() * factor).backward()
             scaler.step(optimizer)
             scaler.update()
-    assert outer.inner_step == counted
+    assert outer.inner_step == 2
     optimizer.step()
-    assert outer.inner_step == counted, "after the block nothing is attached"
+    assert outer.inner_step == 2, "after the block nothing is attached"
 
 
 def test_parameters_that_the_optimizer_does_not_train_are_named():

@@ -106,6 +106,6 @@ def sampled_values(text: str, override: Override) -> list[str]:
     name, values = text.partition("=")[0], swept_values(text, override)
     if isinstance(value := override.value(), IntervalSweep):
         return [*values, f"{name}={value.end}"]
-    if isinstance(value, RangeSweep) and not value.shuffle:
-        return [values[0], f"{name}={value.stop}"]
-    return [values[0], values[-1]] if override.is_range_sweep() and len(values) > 1 else values
+    if not isinstance(value, RangeSweep) or len(values) < 2:
+        return values
+    return [values[0], values[-1] if value.shuffle else f"{name}={value.stop}"]
