@@ -168,14 +168,11 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:
-    """Return a decoded tensor, converted to float64 if `like` is float64, else unchanged.
+    """Return a decoded tensor unchanged. Raises ValueError unless its dtype is float32 or that of `like`.
 
     A codec that sends values unchanged keeps the dtype that the sender chose. If this is float64, a value such as 1e300
-    would become infinite when it is converted to float32. If it is float32 and the slow weights are float64, an
-    aggregate could take that dtype for all peers.
-
-    Raises ValueError unless the dtype is float32 or that of `like`.
+    would become infinite when it is converted to float32.
     """
     if x.dtype not in (torch.float32, like.dtype):
         raise ValueError(f"decodes to {x.dtype}, but only torch.float32 and {like.dtype} are allowed")
-    return x.to(torch.promote_types(x.dtype, like.dtype))
+    return x

@@ -24,7 +24,7 @@ from outerloop.kernels.select import split_rows
 from outerloop.methods.average import Average
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from outerloop.types import CodecContext, Round, UserError
+from outerloop.types import CodecContext, UserError
 from tests.support import toy
 from tests.support.failing_exchange import Failing
 
@@ -332,12 +332,12 @@ def test_an_exchange_without_agreement_is_refused():
     toy.outer(toy.model(), gossip, method=Average(), compress=RandomK(chunk=8, k=2, values=Identity()))
 
 
-def test_where_the_trial_tensor_does_not_show_it_nobody_leads():
-    """The check at construction tries 8192 values; a codec for larger ones alone stays random-k."""
+def test_a_codec_of_larger_tensors_than_those_of_the_trial_is_refused_too():
+    """The trial has 8192 values, fewer than `below`. It tries both codecs."""
     gossip = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
     hidden = BySize(below=10_000, small=Identity(), large=scalecom())
-    loop = toy.outer(toy.model(), gossip, method=Average(), compress=hidden)
-    assert not any(loop.launcher.leads(Round(number)) for number in range(4))
+    with pytest.raises(UserError, match="takes its positions from contributions that are equal on all peers"):
+        toy.outer(toy.model(), gossip, method=Average(), compress=hidden)
 
 
 def test_eager_updates_are_refused():

@@ -15,7 +15,6 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.config import instantiate, load
-from outerloop.core.codec import UpdateCodec
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.replica.island import Island
@@ -380,16 +379,6 @@ def test_float64_slow_weights_work_with_every_compressor(name):
 
     results = toy.run_workers(2, work)
     assert len({loop.slow_hash for _, loop in results}) == 1
-
-
-@pytest.mark.parametrize("sender", ["a", "z"])
-def test_a_float32_message_does_not_decide_the_precision_of_float64_aggregates(sender):
-    """The aggregates take the dtype of the first contribution by name."""
-    like, codec = torch.zeros(2, dtype=torch.float64), UpdateCodec(Identity(), seed=0)
-    sent = {sender: torch.ones(2), "m": torch.tensor([1 + 2**-40, 0.0], dtype=torch.float64)}
-    messages = [wire.Message(wire.Header(0, 0, 1, 0, 0, peer), {"w": {"value": x}}) for peer, x in sorted(sent.items())]
-    mean = Mean()([codec.decode(message, "w", like) for message in messages], [1, 1], [])
-    assert mean.tolist() == [1 + 2**-41, 0.5]
 
 
 def test_a_loaded_state_moves_to_the_slow_weights_device():

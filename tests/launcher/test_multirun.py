@@ -1,7 +1,6 @@
 """Sweeps whose jobs die: the sweep says so, whichever launcher ran them, and the report lists them."""
 
 import json
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -225,7 +224,8 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(multirun, "train", record)
     monkeypatch.setattr(sys, "argv", ["outerloop"])
-    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    # otherwise hydra disables the loggers of later tests
+    monkeypatch.setattr("hydra._internal.logging_config.configure_logging", lambda settings: None)
     return settings
 
 
