@@ -54,7 +54,7 @@ def nearest_measured(name: str, sync_every: int) -> int | None:
 
 
 def measured_loss(name: str, sync_every: int) -> float:
-    """Return the loss at the measured H closest to `sync_every`, or infinity if there is none."""
+    """Return the loss at the measured H closest to `sync_every`, or infinity if no measured H is close enough."""
     nearest = nearest_measured(name, sync_every)
     return math.inf if nearest is None else LOSSES[name][nearest]
 
@@ -146,6 +146,6 @@ def lowest_loss(best: Forecast) -> str:
 
 
 def without_losses(rows: Sequence[Forecast]) -> str:
-    """Return a clause with the number of forecasts without a measured loss, or "" if there are none."""
+    """Return a clause that states how many forecasts have no measured loss, or "" if all of them have one."""
     count = sum(loss_of(row) == math.inf for row in rows)
     return f"; no losses were measured for {count} of them" if count else ""

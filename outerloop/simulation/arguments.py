@@ -55,7 +55,7 @@ def check_functions(functions: Mapping[str, object]) -> None:
 
 
 def list_batches(validation: Any) -> list[Any]:
-    """Return the validation batches as a list. Raises UserError if there are none, or if `validation` is one batch."""
+    """Return the validation batches as a list. Raises UserError if it is empty, or if `validation` is one batch."""
     parts = validation if isinstance(validation, tuple) else ()
     is_batch = isinstance(validation, Tensor | dict) or any(isinstance(part, Tensor) for part in parts)
     if is_batch or not (hasattr(validation, "__iter__") or hasattr(validation, "__getitem__")):

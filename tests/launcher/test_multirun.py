@@ -1,6 +1,7 @@
 """Sweeps whose jobs die: the sweep says so, whichever launcher ran them, and the report lists them."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -224,8 +225,6 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(multirun, "train", record)
     monkeypatch.setattr(sys, "argv", ["outerloop"])
-    # otherwise hydra disables the loggers of later tests
-    monkeypatch.setattr("hydra._internal.logging_config.configure_logging", lambda settings: None)
     return settings
 
 
@@ -239,6 +238,7 @@ def test_a_job_has_the_settings_of_a_single_run(trained, tmp_path):
     for config in single:
         OmegaConf.resolve(config)
     assert trained == single and [*trained[0].feedback] == ["_target_"]
+    assert not logging.getLogger(multirun.__name__).disabled and logging.getLogger("outerloop").isEnabledFor(30)
 
 
 def test_a_combination_that_a_sweeper_has_sampled_is_checked_by_its_job(trained, tmp_path, capsys):
