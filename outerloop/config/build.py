@@ -33,7 +33,6 @@ from outerloop.replica.gathered import Gathered
 from outerloop.replica.island import Island, run_inline
 from outerloop.state.part_states import load_part, unwrap_parts
 from outerloop.swarm.corpus.folder import corpus_path
-from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.types import Capabilities, Round, UserError
 
 
@@ -48,6 +47,8 @@ def peers_to_dial(config: DictConfig, run_dir: Path, worker: int = 0) -> list[st
     These are exchange.initial_peers. If that is empty, they are the addresses that the worker stored when it was in the
     run before, as far as a peer answers there; a new worker has stored none. `run_dir`: folder of the worker's key.
     """
+    from outerloop.swarm.membership.answering_peers import answering_peers  # imports hivemind, which only swarms need
+
     open_internet = bool(config.exchange.get("open_internet"))
     return initial_peers(config) or answering_peers(identity_file(run_dir, worker), open_internet=open_internet)
 

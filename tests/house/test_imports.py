@@ -76,6 +76,7 @@ def test_pure_modules_know_no_network_and_no_clock(files, more):
     ("module", "slow"),
     [
         ("swarm.consensus.chain", ("hivemind", "torch", "asyncio")),
+        ("launcher.train", ("hivemind", "matplotlib", "transformers")),
         ("commands.status", ("numba", "transformers", "outerloop.kernels")),
         ("commands.watch", ("numba", "transformers", "outerloop.kernels")),
     ],
