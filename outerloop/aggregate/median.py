@@ -64,4 +64,4 @@ def middle(sorted_PN: Tensor) -> Tensor:
     high = len(sorted_PN) // 2
     if len(sorted_PN) % 2:
         return sorted_PN[high]
-    return (sorted_PN[high - 1] + sorted_PN[high]) * 0.5
+    return sorted_PN[high - 1] * 0.5 + sorted_PN[high] * 0.5  # their sum could overflow

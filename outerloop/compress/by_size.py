@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from outerloop.kernels.specs import SparseCodec, sparse_codec
 from outerloop.protocols import Compressor, Stateful
-from outerloop.types import CodecContext, Parts
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class BySize:
@@ -63,6 +63,15 @@ class BySize:
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
     """Return the compressor for a tensor of this shape: the one that a `BySize` chooses, or else `compress` itself."""
     return compress.of(shape) if isinstance(compress, BySize) else compress
+
+
+def refuse_warm_start(of: Compressor, *, transform: str) -> None:
+    """Raise UserError if a compressor inside a transform has a warm start, which only works with untransformed values.
+
+    A transform does not pass on what has landed, so the compressor would start from random factors in each round. transform: its name.
+    """
+    if any(getattr(codec, "warm_start", False) for codec in codecs(of)):
+        raise UserError(f"warm_start=true has no effect inside compress={transform}: set it to false")
 
 
 def codecs(compress: Compressor) -> list[Compressor]:

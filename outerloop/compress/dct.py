@@ -25,6 +25,7 @@ from functools import cache
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress.by_size import refuse_warm_start
 from outerloop.kernels.portable import cosine
 from outerloop.kernels.select import split_rows
 from outerloop.protocols import Compressor
@@ -43,12 +44,13 @@ class Dct:
         of: compressor of the coefficients, which it receives as a tensor of the same shape.
 
     Raises:
-        UserError: if `chunk` is out of range.
+        UserError: if `chunk` is out of range, or if `of` has a warm start.
     """
 
     def __init__(self, *, chunk: int, of: Compressor) -> None:
         if not 1 <= chunk <= 1024:
             raise UserError(f"dct chunk={chunk} must be 1 .. 1024 (64 is usual)")
+        refuse_warm_start(of, transform="dct")
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

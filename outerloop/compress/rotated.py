@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from torch import Size, Tensor
 
+from outerloop.compress.by_size import refuse_warm_start
 from outerloop.kernels.rotation import random_signs, rotate
 from outerloop.kernels.select import Rows
 from outerloop.kernels.specs import SparseCodec, sparse_codec
@@ -36,12 +37,13 @@ class Rotated:
         of: compressor of the rotated values, which it receives as a tensor of the same shape.
 
     Raises:
-        UserError: if `chunk` is not a power of 4 in this range.
+        UserError: if `chunk` is not a power of 4 in this range, or if `of` has a warm start.
     """
 
     def __init__(self, *, chunk: int, of: Compressor) -> None:
         if chunk not in (4**n for n in range(1, 9)):
             raise UserError(f"rotated chunk={chunk} must be a power of 4, 4 .. 65536 (4096 is usual)")
+        refuse_warm_start(of, transform="rotated")
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def sparse_codec(self, shape: Size) -> RotatedSparse | None:

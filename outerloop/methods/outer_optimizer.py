@@ -86,8 +86,8 @@ class OuterOptimizer(Differences):
         clip_norm: maximum global L2 norm of the aggregated contributions; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither "weights" nor "gradients", if a factor is not a function, or if clip_norm, the
-            learning rate or the momentum is out of range.
+        UserError: if `reads` is neither "weights" nor "gradients", if a factor is not a function, if clip_norm, the
+            learning rate or the momentum is out of range, or if the optimizer cannot step with dense gradients alone.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class OuterOptimizer(Differences):
         self.momentum = float(probe.defaults.get("momentum", 0.0))
         self.check_ranges(float(probe.defaults.get("lr", 1.0)))
         self.rule = rule_of(probe)
+        if self.rule is None:
+            try_step(probe)
         self.portable = self.rule is not None
         self.rounds: dict[str, int] = {}
 
@@ -124,9 +126,12 @@ class OuterOptimizer(Differences):
     def init(self, slow: Tensors) -> None:
         """Create the optimizer that will update these slow weights in place.
 
-        Raises UserError if the optimizer lacks a setting for which a factor is given.
+        Raises UserError if the optimizer rejects these weights, or lacks a setting for which a factor is given.
         """
-        self.optimizer = self.make(list(slow.items()))
+        try:
+            self.optimizer = self.make(list(slow.items()))
+        except ValueError as error:
+            raise UserError(f"the optimizer of method.optimizer rejects the model: {error}") from error
         for key, factor in self.factors.items():
             if factor is not None and key not in self.optimizer.defaults:
                 raise UserError(
@@ -220,6 +225,21 @@ def rule_of(optimizer: Optimizer) -> Rule | None:
     if any(group.get(setting) for group in optimizer.param_groups for setting in NOT_IN_RULES):
         return None
     return RULES.get(type(optimizer))
+
+
+def try_step(probe: Optimizer) -> None:
+    """Take a step with an optimizer of dummy weights. Raises UserError if it needs more than dense gradients."""
+    for group in probe.param_groups:
+        for x in group["params"]:
+            x.grad = torch.zeros_like(x)
+    try:
+        probe.step()
+    except (TypeError, RuntimeError) as error:
+        kind = type(probe).__name__
+        raise UserError(
+            f"{kind} of method.optimizer cannot take an outer step ({error}): set an optimizer that steps without a"
+            " closure on dense gradients, such as torch.optim.SGD"
+        ) from error
 
 
 def clip_factor(tensors: Tensors, max_norm: float) -> float:

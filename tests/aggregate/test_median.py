@@ -103,3 +103,7 @@ def test_in_the_loop_one_peer_that_sends_nonsense_changes_little():
     honest = toy.run_workers(3, lambda exchange: work(exchange, liar=False))
     assert toy.run_workers(3, lambda exchange: work(exchange, liar=True)) == honest, "the middle one of a, a, nonsense"
     assert honest[0] > 0
+
+
+def test_the_mean_of_the_two_middle_values_does_not_overflow():
+    assert Median()([torch.tensor([3e38]), torch.tensor([2e38])], [], []) == torch.tensor([2.5e38])

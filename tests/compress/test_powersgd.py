@@ -7,10 +7,12 @@ import torch
 
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
+from outerloop.compress.dct import Dct
 from outerloop.compress.identity import Identity
 from outerloop.compress.powersgd import PowerSgd
+from outerloop.compress.rotated import Rotated
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.types import CodecContext
+from outerloop.types import CodecContext, UserError
 from tests.support import toy
 from tests.support.late_peer import LATE, WithoutLate
 
@@ -138,3 +140,10 @@ def test_a_round_without_this_peer_leaves_the_state_as_it_was():
 
     for peer, kept, kept_later in toy.run_workers(2, work):
         assert kept == (peer == LATE) and not kept_later
+
+
+@pytest.mark.parametrize("wrap", [lambda of: Dct(chunk=4, of=of), lambda of: Rotated(chunk=16, of=of)])
+def test_a_warm_start_inside_a_transform_is_refused(wrap):
+    wrap(codec(warm_start=False))
+    with pytest.raises(UserError, match="warm_start=true has no effect inside"):
+        wrap(BySize(below=9, small=Identity(), large=codec()))

@@ -10,7 +10,7 @@ from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import InFlight
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import Round, RoundFailed
+from outerloop.types import Round, RoundFailed, UserError
 from tests.support import toy
 from tests.support.failing_exchange import Failing
 
@@ -46,6 +46,38 @@ def test_a_delayed_round_survives_a_restart(merge_local):
 
     _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
     assert len(half[0][1]["in_flight"]) == 1
+
+
+def lean(**method):
+    """Parts whose matrices go through the fused pipeline, unless the method clips."""
+    compress = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
+    return {"compress": compress, "feedback": ErrorFeedback(beta=0.9), "method": toy.sgd(**method)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ({"merge_local": 0.0}, {"merge_local": "carry"}, "another merge_local than carry"),
+        ({"merge_local": "carry"}, {"merge_local": 0.5}, "launched with merge_local=carry"),
+        (lean(), lean(clip_norm=10.0), "the options of this run would land differently"),
+        (lean(clip_norm=10.0), lean(), "the options of this run would land differently"),
+    ],
+    ids=["replaced to carried", "carried to merged", "fused to dense", "dense to fused"],
+)
+def test_a_round_in_flight_does_not_land_with_options_of_another_kind(before, after, why):
+    """It would double the weights, or put the slow weights into the residual."""
+
+    def work(exchange):
+        late = EveryH(sync_every=3, delay=2)
+        saved = toy.outer(toy.model(), exchange, schedule=late, **before)
+        for _ in range(3):
+            saved.after_inner_step(1)
+        resumed = toy.outer(toy.model(), exchange, schedule=late, **after)
+        with pytest.raises(UserError, match=why):
+            resumed.load_state_dict(saved.state_dict())
+        assert resumed.inner_step == 0 and not resumed.in_flight
+
+    toy.run_workers(1, work)
 
 
 def test_a_round_in_flight_of_an_earlier_version_is_restored():

@@ -17,6 +17,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.config import instantiate, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.methods.average import Average
 from outerloop.replica.island import Island
 from outerloop.state.part_states import on_device
 from outerloop.types import Contribution, ReplicasDiverged, Round, Stopped, UserError
@@ -379,6 +380,20 @@ def test_float64_slow_weights_work_with_every_compressor(name):
 
     results = toy.run_workers(2, work)
     assert len({loop.slow_hash for _, loop in results}) == 1
+
+
+@pytest.mark.parametrize("method", [toy.sgd, Average], ids=["differences", "weights"])
+def test_a_float64_model_sends_what_a_float32_model_sends(method):
+    """Peers whose models have other dtypes must accept its messages."""
+
+    def work(exchange):
+        net = toy.model().double() if exchange.rank else toy.model()
+        loop = toy.outer(net, exchange, h=1, method=method())
+        return loop.after_inner_step(1)
+
+    [[single], [double]] = toy.run_workers(2, work)
+    assert single.payload_bytes == double.payload_bytes
+    assert len(single.peers) == len(double.peers) == 2 and not single.refused and not single.failed
 
 
 def test_a_loaded_state_moves_to_the_slow_weights_device():

@@ -51,6 +51,22 @@ def test_settings_of_the_outer_optimizer_out_of_range(settings, said):
         toy.sgd(**settings)
 
 
+@pytest.mark.parametrize(("kind", "said"), [
+    (torch.optim.LBFGS, "LBFGS of method.optimizer cannot take an outer step .*closure"),
+    (torch.optim.SparseAdam, "SparseAdam of method.optimizer cannot take an outer step .*dense gradients"),
+])  # fmt: skip
+def test_an_optimizer_that_needs_more_than_dense_gradients_is_refused(kind, said):
+    with pytest.raises(UserError, match=said):
+        OuterOptimizer(optimizer=kind)
+
+
+def test_an_optimizer_that_rejects_the_model_is_refused():
+    """Muon takes matrices alone."""
+    method = OuterOptimizer(optimizer=torch.optim.Muon)
+    with pytest.raises(UserError, match=r"the optimizer of method\.optimizer rejects the model: Muon only supports 2D"):
+        toy.outer(toy.model(), toy.alone(), method=method)
+
+
 def moved_by_one(net, loop, rounds):
     """How far each round moves the slow weights if the fast weights move by 1."""
     steps = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -140,7 +140,8 @@ class RoundPipeline:
         read = snapshot.read
         fused, rest = self.split(read)
         sparse = self.fused.launch(round.number, fused, read)
-        dense = self.dense.launch(round.number, rest, {name: to_float32(read[name]) for name in rest}, leads=leads)
+        converted = {name: in_precision_of(x, read[name]) for name, x in rest.items()}
+        dense = self.dense.launch(round.number, rest, converted, leads=leads)
         parts, update = sparse.parts | dense.parts, sparse.update | dense.update
         return LocalUpdate(
             {name: parts[name] for name in read} | snapshot.buffers,
@@ -296,6 +297,14 @@ class RoundPipeline:
         fused, rest = self.split(names)
         return tree_bytes(rest) <= MAX_DENSE_FRACTION * tree_bytes(fused)
 
+    def landing_form(self) -> dict[str, Any]:
+        """Return what a launch assumes about its landing. A saved round can only be landed under the same assumptions.
+
+        carry: whether landings keep the progress of the inner steps since the launch.
+        fused: names of the tensors that go through the fused pipeline.
+        """
+        return {"carry": self.carry, "fused": sorted(self.split(self.slow)[0])}
+
     @property
     def spare(self) -> tuple[Tensors, Tensors]:
         """Tensors that launches and landings keep between rounds, excluding residual and momentum."""
@@ -307,3 +316,11 @@ class RoundPipeline:
         copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
         begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
         return copies + tree_bytes(begun)
+
+
+def in_precision_of(slow: Tensor, x: Tensor) -> Tensor:
+    """Return x as float32, so that the payloads of all peers have the same precision whatever the model's dtype.
+
+    If the slow weights are float64, float64 stays float64.
+    """
+    return to_float32(x) if slow.dtype == torch.float64 else x.float()

@@ -7,6 +7,7 @@ from typing import Any
 
 from outerloop.core.loop import RoundLoop
 from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts
+from outerloop.types import UserError
 
 
 class OuterState:
@@ -24,26 +25,29 @@ class OuterState:
         """Return the state, by part. The tensors are those that training changes, not copies."""
         launcher = self.loop.launcher
         launcher.wait()
+        form = {"landing_form": launcher.pipeline.landing_form()}
         return {
             "slow": dict(launcher.replica.slow),
             **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
             "inner_step": self.loop.inner_step,
             "samples": list(launcher.waiting),
-            "in_flight": [flight.state_dict() for flight in launcher.in_flight.values()],
+            "in_flight": [flight.state_dict() | form for flight in launcher.in_flight.values()],
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state returned by `evolved`, with copies of its tensors, and restart the rounds in flight.
 
         Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
-        another number of fragments, or if a part of another class saved the state of a part.
+        another number of fragments, if a part of another class saved the state of a part, or if it contains a round in
+        flight that the options of this run would land differently.
         """
         launcher = self.loop.launcher
         check_state(state)
         check_fragments(state, launcher.schedule.fragments)
+        state = unwrap_parts(state)
+        check_landing(state, launcher.pipeline.landing_form())
         launcher.wait()
         self.loop.early.end()
-        state = unwrap_parts(state)
         launcher.replica.load_slow(state.pop("slow"))  # copies
         state = on_device(state, launcher.replica.device, copy=True)
         for name, part in self.parts.items():
@@ -51,3 +55,19 @@ class OuterState:
                 load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
         self.loop.inner_step = state["inner_step"]
         launcher.resume(state["samples"], state["in_flight"])
+
+
+def check_landing(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UserError if a round in flight was saved by a run whose landings have another form than `now`.
+
+    Rounds that earlier versions saved do not contain the form, and are not checked.
+    """
+    for saved in (flight.get("landing_form", now) for flight in state["in_flight"]):
+        if saved["carry"] != now["carry"]:
+            was = "merge_local=carry" if saved["carry"] else "another merge_local than carry"
+            raise UserError(f"the state contains a round in flight, launched with {was}: resume with that merge_local")
+        if saved["fused"] != now["fused"]:
+            raise UserError(
+                "the state contains a round in flight, which the options of this run would land differently: resume"
+                " with the method, compress, feedback and aggregate options of the run that saved it"
+            )
