@@ -68,7 +68,8 @@ def codec_of(compress: Compressor, shape: Size) -> Compressor:
 def refuse_warm_start(of: Compressor, *, transform: str) -> None:
     """Raise UserError if a compressor inside a transform has a warm start, which only works with untransformed values.
 
-    A transform does not pass on what has landed, so the compressor would start from random factors in each round. transform: its name.
+    A transform does not pass on what has landed, so the compressor would start from random factors in each round.
+    `transform`: its name.
     """
     if any(getattr(codec, "warm_start", False) for codec in codecs(of)):
         raise UserError(f"warm_start=true has no effect inside compress={transform}: set it to false")
