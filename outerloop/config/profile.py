@@ -19,8 +19,8 @@ from outerloop import wire
 from outerloop.config import load
 from outerloop.config.build import capabilities
 from outerloop.config.instantiate import make
+from outerloop.core.build_loop import STATE_DTYPES
 from outerloop.core.codec import UpdateCodec, schema_of
-from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline.dense import DensePipeline
 from outerloop.core.pipeline.fused import FusedPipeline
 from outerloop.plan.scenario import Method
