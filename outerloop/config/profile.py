@@ -168,7 +168,7 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     fused = FusedPipeline(dense, on_copy=on_copy, slow_moves=schedule.delay >= schedule.sync_every)
     if not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments + FLOAT * late
-    codec = fused.codec_of(x)
+    codec = fused.sparse_of(x)
     copies = on_copy + (fused.begin_memory is not None)
     return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
 

@@ -135,7 +135,7 @@ def build_parts(
     trial_state = TrialState(*copy.deepcopy((feedback, method)), dtype)
     method.init(replica.slow)
     model_buffers = Buffers(unwrap(model), kind=buffers)
-    codec = UpdateCodec(compress, seed=seed, beside=lambda i: model_buffers.schema(i) | votes.schema())
+    codec = UpdateCodec(compress, seed=seed, extra_schema=lambda i: model_buffers.schema(i) | votes.schema())
     ledger = ContributionLedger(samples_per_round=samples_per_round) if exchange.info.agrees else None
 
     concurrent = is_concurrent(exchange.info, schedule, method)

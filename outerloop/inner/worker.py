@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outerloop import rng
 from outerloop.core.contributor_rows import contributors, to_maps
-from outerloop.core.final_check import ending_of
-from outerloop.core.initial_state import begin_alike, join_late, meet
+from outerloop.core.final_check import gather_final_hashes
+from outerloop.core.initial_state import exchange_positions, join_late, start_from_same_weights
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
@@ -151,7 +151,9 @@ class Worker:
         worker that loaded weights from other peers saves a checkpoint at once, because it could not reproduce these
         weights if it were killed before its first checkpoint and returned while the others train.
         """
-        if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
+        if self.exchange.info.lockstep and start_from_same_weights(
+            self.outer, exchange_positions(self.outer), self.emit_once
+        ):
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
@@ -241,12 +243,12 @@ class Worker:
         if not self.outer.shared:
             self.evaluation.adopt_mean()
             return
-        ending = ending_of(self.outer)
-        if ending.outvoted:
-            raise Outvoted(ending.outvoted)
-        for line in ending.odd:
+        check = gather_final_hashes(self.outer)
+        if check.outvoted_error:
+            raise Outvoted(check.outvoted_error)
+        for line in check.minority_lines:
             self.emit_once(line)
-        self.divergence = ending.divergence
+        self.divergence = check.divergence_error
 
     def evaluate_downloaded_model(self, first_step: int) -> None:
         """Evaluate the final model if this worker downloaded it instead of landing the last round.

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import outerloop
-from outerloop.core.initial_state import Standing
+from outerloop.core.initial_state import StartPosition
 from outerloop.replica.island import Island
 from outerloop.types import UserError
 from tests.support import toy
@@ -142,4 +142,4 @@ def test_frozen_parameters_that_are_offloaded_to_the_meta_device_are_not_compare
     net = toy.model()
     net.base = torch.nn.Linear(4, 4, device="meta").requires_grad_(False)
     outer = outerloop.from_recipe("sparseloco", net, exchange=toy.alone())
-    assert outer.island.frozen_hash == "" and "frozen" not in Standing.of(outer).to_map()
+    assert outer.island.frozen_hash == "" and "frozen" not in StartPosition.of(outer).to_map()
