@@ -14,10 +14,10 @@ from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.aggregate.screen import screen_of
 from outerloop.core import compatibility
 from outerloop.core.codec import UpdateCodec
-from outerloop.core.contributions import ContributionLedger
 from outerloop.core.eager import EagerUpdates
 from outerloop.core.land import RoundLander
 from outerloop.core.launch import RoundLauncher, is_concurrent
+from outerloop.core.ledger import ContributionLedger
 from outerloop.core.loop import RoundLoop
 from outerloop.core.pipeline import RoundPipeline
 from outerloop.core.round import RoundCostMeter

@@ -39,7 +39,7 @@ class OuterLoop:
         steps: number of inner steps in the run; None for no limit. A peer that was absent never skips past the last
             one. Not used if the schedule counts time-based steps (every_seconds.py).
         samples_per_round: number of training samples that one peer processes in a round, equal on all peers; None if
-            the settings do not determine it. Limits the samples that are credited to a peer (contributions.py).
+            the settings do not determine it. Limits the samples that are credited to a peer (ledger.py).
         island: gives access to the model; by default `Island(model)`.
 
     Attributes:

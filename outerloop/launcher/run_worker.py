@@ -110,7 +110,7 @@ def run_worker(
     if before_first_step is not None:
         before_first_step(trainer, corpus)
     for warning in (*notes_of(corpus), *outer.warnings):
-        worker.emit_once(f"note: {warning}")
+        worker.emit_from_first_worker(f"note: {warning}")
     if resume_step is not None:
         worker.resume(resume_step)
     commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}

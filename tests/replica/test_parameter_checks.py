@@ -38,7 +38,7 @@ def test_parameters_that_share_memory_are_refused_before_the_run_is_joined(monke
         r"^head\.weight and embed\.weight share memory but are different parameters: assign the parameter itself"
         r" \(head\.weight = embed\.weight\)$"
     )
-    monkeypatch.setattr("outerloop.config.from_recipe.join_exchange", None)
+    monkeypatch.setattr("outerloop.config.from_recipe.create_and_join", None)
     with pytest.raises(UserError, match=said):
         outerloop.from_recipe("diloco", with_shared_memory())
     with pytest.raises(UserError, match=said):
@@ -121,7 +121,7 @@ def test_a_parameter_without_values_is_refused(monkeypatch):
     net = toy.model().to("meta")
     with pytest.raises(UserError, match=r"^0\.weight is on the meta device, which stores no values: call to_empty"):
         toy.outer(net, toy.alone())
-    monkeypatch.setattr("outerloop.config.from_recipe.join_exchange", None)
+    monkeypatch.setattr("outerloop.config.from_recipe.create_and_join", None)
     with pytest.raises(UserError, match=r"^0\.weight is on the meta device"):
         outerloop.from_recipe("diloco", net)
 
