@@ -152,7 +152,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Contributor:
-    """The contributions of one peer to a run, over all rounds so far (core/contributions.py).
+    """The contributions of one peer to a run, over all rounds so far (core/ledger.py).
 
     peer: the peer's id, which is derived from its key; "" for all peers together that have no entry of their own.
     rounds: number of rounds that counted its message.

@@ -79,13 +79,13 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
         "bare_launch": lambda: case.each(Piece.bare_launch),
         "bare_land": lambda: case.each(Piece.bare_land),
         "launch": case.launch,
-        "decode": case.combine,
+        "decode": case.decode,
         "apply": case.apply,
         "decode_apply": case.decode_apply,
         "step": case.step,
     }
     s = medians(ours | {name: partial(side, case) for name, side in peers.items()}, repeats)
-    bare, entries = s["bare_launch"] + s["bare_land"], sum(kept.value.numel() for kept in case.combined.values())
+    bare, entries = s["bare_launch"] + s["bare_land"], sum(kept.value.numel() for kept in case.decoded.values())
     row |= {
         "memory_gb_per_s": 8e-9 * case.params / s["copy"],
         "launch_mparams_per_s": 1e-6 * case.params / s["launch"],

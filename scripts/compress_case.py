@@ -99,7 +99,7 @@ class Case:
         self.fast = {name: piece.fast for name, piece in self.pieces.items()}
         self.route = self.fused()
         self.messages = [self.message(peer, kind, generator, real) for peer in self.peers]
-        self.combined = self.combine()
+        self.decoded = self.decode()
 
     def fused(self) -> FusedPipeline:
         """Return the pipeline for top-k, error feedback, mean over senders and plain SGD."""
@@ -123,17 +123,17 @@ class Case:
         """Encode one payload from the slow weights, the fast weights and the residual."""
         return self.route.launch(ROUND, self.slow, self.fast).parts
 
-    def combine(self) -> dict[str, SparseUpdates]:
+    def decode(self) -> dict[str, SparseUpdates]:
         """Decode all payloads into positions and values per tensor."""
-        return self.route.combine(self.messages, self.slow)
+        return self.route.decode(self.messages, self.slow)
 
     def apply(self) -> None:
         """Apply the decoded positions and values to the residual, the slow weights and the fast weights."""
-        self.route.land(self.combined, self.messages, self.slow, self.fast, included=True)
+        self.route.land(self.decoded, self.messages, self.slow, self.fast, included=True)
 
     def decode_apply(self) -> None:
         """Decode all payloads and apply them."""
-        self.route.land(self.combine(), self.messages, self.slow, self.fast, included=True)
+        self.route.land(self.decode(), self.messages, self.slow, self.fast, included=True)
 
     def step(self) -> None:
         """Run a whole outer step without the network: launch, decode and apply."""

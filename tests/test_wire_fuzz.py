@@ -16,7 +16,7 @@ from torch import Size
 from outerloop import wire
 from outerloop.aggregate.distance_screen import DistanceScreen
 from outerloop.aggregate.weighted import Weighted
-from outerloop.compress.energy_topk import Adaptive
+from outerloop.compress.energy_topk import EnergyTopK
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
@@ -128,7 +128,7 @@ def test_kept_values_beyond_float32_are_refused():
 
 
 def test_a_step_of_many_bytes_is_not_spelled_out():
-    codec = Adaptive(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity(), index=Fixed())
+    codec = EnergyTopK(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity(), index=Fixed())
     with pytest.raises(ValueError, match="step") as refused:
         codec.decode({"step": torch.zeros(10**6, dtype=torch.uint8)}, Size([8]), CodecContext(0, 0))
     assert len(str(refused.value)) < 100

@@ -18,7 +18,7 @@ from outerloop.config.manifest.allowed_options import is_plain
 from outerloop.config.manifest.content import RunManifest, parse
 from outerloop.config.options.saved_settings import run_id, saved_settings
 from outerloop.config.run_directory import worker_keys
-from outerloop.core.contributor_rows import Contributions, contributors
+from outerloop.core.contributor_rows import ContributorTable, contributors
 from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.public_names import KnownNames
 from outerloop.swarm.access.signatures import Signatures
@@ -142,7 +142,7 @@ class RunObservation:
             return None
         return [evidence for evidence in answer if guilty(evidence, self._visitor.trust.signatures)]
 
-    def contributions(self, *, wait_s: float = 0.0) -> Contributions | None:
+    def contributions(self, *, wait_s: float = 0.0) -> ContributorTable | None:
         """Return what each peer has contributed, or None if the observed peer has not answered or keeps no counts.
 
         Call `seen` first: the peers that it returns are asked for their counts as well. Waits up to `wait_s` seconds
@@ -180,7 +180,7 @@ def own_addresses(seen: SeenPeers) -> dict[str, str]:
     return {peer: addresses[0] for peer, addresses in found.items() if addresses}
 
 
-async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> Contributions | None:
+async def counted(visitor: ObserverNode, run: str, peer_id: str, seen: SeenPeers) -> ContributorTable | None:
     """Fetch the contributions from the peer `peer_id`, and compare them with those of up to COMPARED others in `seen`.
 
     Return None if that peer keeps no counts. Raises BrokenStream, Unreachable or TimeoutError if it does not answer.
@@ -205,7 +205,7 @@ async def digest_at(visitor: ObserverNode, run: str, record: Record, number: int
 
 def contributions_of(
     totals: Totals, names: KnownNames, seen: SeenPeers, digests: Sequence[bytes] = ()
-) -> Contributions:
+) -> ContributorTable:
     """Return the contributions in a peer's answer, with the public names that their owners signed.
 
     `names`: verifies and collects the names. `digests`: digests of the counts that other peers hold for the same round.
@@ -214,7 +214,7 @@ def contributions_of(
     for peer, statement in statements:
         names.learn(peer, statement)
     equal = sum(digest == totals.digest for digest in digests)
-    return Contributions(totals.round + 1, contributors(totals.contributors, names.texts()), len(digests), equal)
+    return ContributorTable(totals.round + 1, contributors(totals.contributors, names.texts()), len(digests), equal)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rich.text import Text
 from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import make_table
 from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
-from outerloop.core.contributor_rows import Contributions
+from outerloop.core.contributor_rows import ContributorTable
 from outerloop.report.contributors import COLUMNS, contributor_cells, total_of
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence
@@ -120,7 +120,7 @@ def page(
     run: str,
     seen: SeenPeers,
     expelled: Sequence[Evidence] | None = (),
-    contributions: Contributions | None = None,
+    contributions: ContributorTable | None = None,
     *,
     asked: str = "",
 ) -> Group:
@@ -142,7 +142,7 @@ def why_unknown(asked: str, seen: SeenPeers) -> str:
     return "the peer at this address has not answered"
 
 
-def contributors_part(contributions: Contributions, present: Collection[str]) -> list[Text | Table]:
+def contributors_part(contributions: ContributorTable, present: Collection[str]) -> list[Text | Table]:
     """Return the table of all peers that have contributed to the run, including those that have left.
 
     `present`: ids of the peers that are present.

@@ -67,7 +67,7 @@ def train(overrides: list[str]) -> int:
 def train_with(settings: DictConfig, overrides: list[str]) -> int:
     """Train one run with settings that were loaded from `overrides`, and return the exit code."""
     if settings.workers_as == "ranks" or settings.island.kind != "single":
-        from outerloop.launcher.torchrun_rank import train as train_rank
+        from outerloop.launcher.torchrun.rank import train as train_rank
 
         return train_rank(overrides)
     from outerloop.launcher.train import train as train_here

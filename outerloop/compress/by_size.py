@@ -60,7 +60,7 @@ class BySize:
             self.stateful[size].load_state_dict(held)
 
 
-def codec_of(compress: Compressor, shape: Size) -> Compressor:
+def compressor_of(compress: Compressor, shape: Size) -> Compressor:
     """Return the compressor for a tensor of this shape: the one that a `BySize` chooses, or else `compress` itself."""
     return compress.of(shape) if isinstance(compress, BySize) else compress
 

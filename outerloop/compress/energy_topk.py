@@ -15,14 +15,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from outerloop.compress.index import Index
-from outerloop.compress.multi_k import Ladder
+from outerloop.compress.multi_k import MultiKTopK
 from outerloop.compress.topk import TopK
 from outerloop.kernels.select import Rows, split_rows
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 
 
-class Adaptive(Ladder):
+class EnergyTopK(MultiKTopK):
     """`TopK` with the smallest k that keeps the target share of each tensor's energy.
 
     Args:
@@ -42,10 +42,10 @@ class Adaptive(Ladder):
         self.target = target
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
-        """Encode x (any shape) with the smallest k that reaches the target. The parts are those of `Ladder`."""
-        return self.encode_at(self.step(x.detach().reshape(-1)), x, context)
+        """Encode x (any shape) with the smallest k that reaches the target. The parts are those of `MultiKTopK`."""
+        return self.encode_at(self.rung(x.detach().reshape(-1)), x, context)
 
-    def step(self, x_N: Tensor) -> int:
+    def rung(self, x_N: Tensor) -> int:
         """Return the index of the smallest k that keeps enough energy, or of the largest k if none does.
 
         Squares are computed in float64, where they do not overflow.
@@ -55,9 +55,9 @@ class Adaptive(Ladder):
             (row_CL.shape[1], row_CL.abs().topk(kept(row_CL.shape[1], last)).values.double().square())
             for row_CL in split_rows(x_N, last.chunk)
         ]
-        for step, codec in enumerate(self.ladder[:-1]):
+        for rung, codec in enumerate(self.ladder[:-1]):
             if sum(float(top_CK[:, : kept(length, codec)].sum()) for length, top_CK in tops) >= self.target * whole:
-                return step
+                return rung
         return len(self.ladder) - 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import samples_per_round, settings_to_compare
 from outerloop.core.outer_loop import OuterLoop
+from outerloop.core.round_scheduler import next_round
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import SCHEDULES
@@ -265,9 +265,4 @@ def first_round(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
     schedule = make_schedule(config, saved_outer)
     state = saved_outer() if schedule.delay else None
     in_flight = [Round(*flight["round"]) for flight in unwrap_parts(state)["in_flight"]] if state else []
-    return min([*in_flight, next_launch(schedule, inner_step)])
-
-
-def next_launch(schedule: Schedule, inner_step: int) -> Round:
-    """Return the first round that is launched after inner step `inner_step`."""
-    return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
+    return min([*in_flight, next_round(schedule, inner_step)])

@@ -19,6 +19,7 @@ from outerloop.config.initial_weights import read_weights
 from outerloop.config.instantiate import make
 from outerloop.config.model import make_model
 from outerloop.core import compatibility
+from outerloop.core.build_loop import agrees_on_rounds
 from outerloop.inner.data.assigned_stream import training_text
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.trainer import autocast_context, pick_device
@@ -48,7 +49,7 @@ def check_parts(config: DictConfig) -> Module:
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     check_audits(config)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
-    ExclusionVotes(on=config.exclude_accused, agrees=exchange.agrees and not config.eager)
+    ExclusionVotes(on=config.exclude_accused, agrees=agrees_on_rounds(exchange, eager=config.eager))
     if config.exclude_accused and config.island.kind == "sharded":
         raise UserError(
             "exclude_accused=true needs one message per peer and round, but with island=sharded each shard has its own:"

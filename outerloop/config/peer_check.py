@@ -8,7 +8,7 @@ from typing import Any
 
 from outerloop.config.option_mapping import OUTER
 from outerloop.config.options.setting_differences import Settings, describe_difference
-from outerloop.core.initial_state import Standing, begin_alike, join_late, leave_out
+from outerloop.core.initial_state import StartPosition, join_late, report_left_out, start_from_same_weights
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange_protocols import late_joiner
 from outerloop.types import Contribution, printable
@@ -31,7 +31,7 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
         own = {
             "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
             "shapes": outer.island.layouts(),
-            "standing": Standing.of(outer).to_map(),
+            "standing": StartPosition.of(outer).to_map(),
         }
         openings = {
             contribution.peer: parse_opening(contribution)
@@ -40,20 +40,20 @@ def start_together(outer: OuterLoop, settings: Settings) -> None:
         reasons = {
             peer: peer_difference(openings[outer.exchange.peer], opening, peer) for peer, opening in openings.items()
         }
-        leave_out(outer, reasons, logger.warning)
-        standings = {peer: opening["standing"] for peer, opening in openings.items() if not reasons[peer]}
-        begin_alike(outer, standings, logger.warning)
+        report_left_out(outer, reasons, logger.warning)
+        positions = {peer: opening["standing"] for peer, opening in openings.items() if not reasons[peer]}
+        start_from_same_weights(outer, positions, logger.warning)
 
 
 def parse_opening(contribution: Contribution) -> Any:
-    """Parse a peer's opening message: its settings, its shapes and its position in the run (`Standing`).
+    """Parse a peer's opening message: its settings, its shapes and its position in the run (`StartPosition`).
 
     Return None if the message is malformed.
     """
     try:
         opening = json.loads(bytes(contribution.blob[:MAX_BYTES]))
-        standing = Standing.told(opening["standing"])
-        return {"settings": dict(opening["settings"]), "shapes": dict(opening["shapes"]), "standing": standing}
+        position = StartPosition.from_map(opening["standing"])
+        return {"settings": dict(opening["settings"]), "shapes": dict(opening["shapes"]), "standing": position}
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         return None
 

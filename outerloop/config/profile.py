@@ -19,8 +19,8 @@ from outerloop import wire
 from outerloop.config import load
 from outerloop.config.build import capabilities
 from outerloop.config.instantiate import make
+from outerloop.core.build_loop import STATE_DTYPES
 from outerloop.core.codec import UpdateCodec, schema_of
-from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline.dense import DensePipeline
 from outerloop.core.pipeline.fused import FusedPipeline
 from outerloop.plan.scenario import Method
@@ -168,7 +168,7 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     fused = FusedPipeline(dense, on_copy=on_copy, slow_moves=schedule.delay >= schedule.sync_every)
     if not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments + FLOAT * late
-    codec = fused.codec_of(x)
+    codec = fused.sparse_of(x)
     copies = on_copy + (fused.begin_memory is not None)
     return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
 

@@ -1,4 +1,4 @@
-"""Map the class names of version 0.1.0 to their current names, so that run directories with old names can be resumed.
+"""Map former class names of parts to their current names, so that run directories with old names can be resumed.
 
 This module will be deleted in the version after the next one.
 """
@@ -6,10 +6,14 @@ This module will be deleted in the version after the next one.
 from __future__ import annotations
 
 RENAMED = {
-    "outerloop.compress.adaptive.Adaptive": "outerloop.compress.energy_topk.Adaptive",
-    "outerloop.compress.auto.Auto": "outerloop.compress.bandwidth_topk.Auto",
-    "outerloop.compress.auto.Chosen": "outerloop.compress.bandwidth_topk.Chosen",
-    "outerloop.compress.ladder.Ladder": "outerloop.compress.multi_k.Ladder",
+    "outerloop.compress.adaptive.Adaptive": "outerloop.compress.energy_topk.EnergyTopK",
+    "outerloop.compress.auto.Auto": "outerloop.compress.bandwidth_topk.BandwidthTopK",
+    "outerloop.compress.auto.Chosen": "outerloop.compress.bandwidth_topk.AdjustableTopK",
+    "outerloop.compress.bandwidth_topk.Auto": "outerloop.compress.bandwidth_topk.BandwidthTopK",
+    "outerloop.compress.bandwidth_topk.Chosen": "outerloop.compress.bandwidth_topk.AdjustableTopK",
+    "outerloop.compress.energy_topk.Adaptive": "outerloop.compress.energy_topk.EnergyTopK",
+    "outerloop.compress.ladder.Ladder": "outerloop.compress.multi_k.MultiKTopK",
+    "outerloop.compress.multi_k.Ladder": "outerloop.compress.multi_k.MultiKTopK",
     "outerloop.feedback.local.LocalError": "outerloop.feedback.local_error.LocalError",
     "outerloop.lr.warmup_cosine": "outerloop.inner.lr_schedule.warmup_cosine",
 }

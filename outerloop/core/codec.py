@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.compress.by_size import codec_of
+from outerloop.compress.by_size import compressor_of
 from outerloop.kernels.finite import all_finite
 from outerloop.protocols import Announcing, Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
@@ -26,13 +26,13 @@ class UpdateCodec:
     Args:
         compress: the compressor, the same on all peers.
         seed: the seed of the run, the same on all peers.
-        beside: returns the names and shapes of the additional tensors in a fragment's messages, such as buffers.
+        extra_schema: returns the names and shapes of the additional tensors in a fragment's messages, such as buffers.
     """
 
     def __init__(
-        self, compress: Compressor, *, seed: int, beside: Callable[[int], wire.Schema] = lambda fragment: {}
+        self, compress: Compressor, *, seed: int, extra_schema: Callable[[int], wire.Schema] = lambda fragment: {}
     ) -> None:
-        self.compress, self.seed, self.beside = compress, seed, beside
+        self.compress, self.seed, self.extra_schema = compress, seed, extra_schema
         self.agreed: dict[str, tuple[int, Tensor]] = {}
         self.stateful = compress if isinstance(compress, Stateful) else None
 
@@ -60,7 +60,7 @@ class UpdateCodec:
 
     def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:
         """Return the name and shape of each tensor in a message for this round. `like`: the fragment's tensors."""
-        return schema_of(like) | self.beside(round.fragment)
+        return schema_of(like) | self.extra_schema(round.fragment)
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """Decode tensor `name` of a message to a dense tensor on the device of `like`.
@@ -75,7 +75,7 @@ class UpdateCodec:
         If the compressor has a transform, this returns coefficients; otherwise, it is the same as `decode`. The result
         has the shape and device of `like`. Raises InvalidMessage, naming the peer and the tensor, if decoding fails.
         """
-        codec = codec_of(self.compress, like.shape)
+        codec = compressor_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
 
     def values(self, number: int, name: str, aggregate: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class UpdateCodec:
 
         A non-finite aggregate is returned unchanged.
         """
-        codec = codec_of(self.compress, aggregate.shape)
+        codec = compressor_of(self.compress, aggregate.shape)
         if not isinstance(codec, Transforming) or not all_finite(aggregate):
             return aggregate
         return codec.inverse(aggregate, self.context(number, name))
@@ -136,9 +136,9 @@ def announcing(compress: Compressor, shape: torch.Size) -> Announcing | None:
 
     It may compress the coefficients of a transform.
     """
-    codec = codec_of(compress, shape)
+    codec = compressor_of(compress, shape)
     while isinstance(codec, Transforming):
-        codec = codec_of(codec.of, shape)
+        codec = compressor_of(codec.of, shape)
     return codec if isinstance(codec, Announcing) else None
 
 

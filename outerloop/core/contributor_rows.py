@@ -33,7 +33,7 @@ class ContributorRow:
 
 
 @dataclass(frozen=True)
-class Contributions:
+class ContributorTable:
     """The contributions of all peers to a run, as one peer states them.
 
     round: number, from 1, of the last round that the rows include.

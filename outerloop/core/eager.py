@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 
 from outerloop.core.launch import RoundLauncher
-from outerloop.core.pipeline import AggregatedRound
+from outerloop.core.pipeline.values import AggregatedRound
 from outerloop.core.round import InFlight
 from outerloop.protocols import OuterMethod
 from outerloop.types import Round

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outerloop.core.initial_state import Standing, standing_in
+from outerloop.core.initial_state import StartPosition, position_in
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import Contribution, UserError
 
@@ -41,27 +41,28 @@ class FinalCheck:
     peers: int
 
     @property
-    def most(self) -> str:
+    def majority_hash(self) -> str:
         """Hash reported by more than half of the peers that report a hash, or "" if there is no majority."""
         counts = Counter(filter(None, self.shown.values()))
         slow, peers = counts.most_common(1)[0]
         return slow if 2 * peers > counts.total() else ""
 
     @property
-    def outvoted(self) -> str:
+    def outvoted_error(self) -> str:
         """Error message if more than half of all peers hold equal weights and this peer holds others; otherwise ""."""
-        showing = list(self.shown.values()).count(self.most)
-        if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
+        showing = list(self.shown.values()).count(self.majority_hash)
+        if self.majority_hash in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
         return (
-            f"this peer finished with slow weights {self.shown[self.own]}, but most peers with {self.most}: their"
-            f" weights are the model of the run, so this machine exports nothing; all hashes: {dict(self.shown)}"
+            f"this peer finished with slow weights {self.shown[self.own]}, but most peers with {self.majority_hash}:"
+            " their weights are the model of the run, so this machine exports nothing; all hashes:"
+            f" {dict(self.shown)}"
         )
 
     @property
-    def divergence(self) -> str:
+    def divergence_error(self) -> str:
         """Error message if this peer's weights are neither confirmed nor outvoted by a majority; otherwise ""."""
-        if self.outvoted or self.shown[self.own] == self.most:
+        if self.outvoted_error or self.shown[self.own] == self.majority_hash:
             return ""
         return (
             f"the peers finished with different slow weights, and no hash was reported by most of the {self.peers}"
@@ -69,20 +70,21 @@ class FinalCheck:
         )
 
     @property
-    def odd(self) -> list[str]:
+    def minority_lines(self) -> list[str]:
         """One line for each peer that reports no hash, or whose hash differs from that of most peers."""
-        if self.divergence:
+        if self.divergence_error:
             return []
-        told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
-        return [f"{peer} reports {slow} at the end, but most peers report {self.most}" for peer, slow in told.items()]
+        most = self.majority_hash
+        odd = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != most}
+        return [f"{peer} reports {slow} at the end, but most peers report {most}" for peer, slow in odd.items()]
 
 
-def ending_of(outer: OuterLoop) -> FinalCheck:
+def gather_final_hashes(outer: OuterLoop) -> FinalCheck:
     """Gather the hashes of all peers' final slow weights. All peers must call this.
 
     Raises RoundFailed if the all-gather fails.
     """
-    own = Standing.of(outer)
+    own = StartPosition.of(outer)
     met = outer.all_gather(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}
     last = max(outer.verifier.last_seen.values(), default=0)
@@ -92,7 +94,7 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
 def shown_by(one: Contribution) -> str:
     """Return the hash of the slow weights in a peer's message, or "" if the message contains no valid hash."""
     try:
-        slow = standing_in(one).slow
+        slow = position_in(one).slow
     except UserError:
         return ""
     return slow if HASH.fullmatch(slow) else ""

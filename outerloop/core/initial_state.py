@@ -40,7 +40,7 @@ MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Standing:
+class StartPosition:
     """One peer's position in the run, which peers compare before they start.
 
     rounds: numbers of the rounds in flight, then of the next round.
@@ -71,8 +71,8 @@ class Standing:
         )
 
     @classmethod
-    def told(cls, value: Mapping[str, Any]) -> Self:
-        """Parse the position in a peer's message, already decoded from JSON.
+    def from_map(cls, value: Mapping[str, Any]) -> Self:
+        """Parse a position that `to_map` returned, from a peer's message already decoded from JSON.
 
         Raises ValueError, KeyError, TypeError or ArithmeticError if it is malformed.
         """
@@ -97,51 +97,55 @@ def join_late(outer: OuterLoop) -> None:
         outer.loop.take_over(*transfer.state(outer.shared_state.max_bytes))
 
 
-def meet(outer: OuterLoop) -> dict[str, Standing | None]:
+def exchange_positions(outer: OuterLoop) -> dict[str, StartPosition | None]:
     """Exchange positions in the run with all peers. Return peer -> position, or None if its message is malformed.
 
     Raises RoundFailed if the all-gather fails.
     """
-    met = outer.all_gather(json.dumps(Standing.of(outer).to_map()).encode())
-    return {one.peer: standing_or_none(one) for one in met}
+    met = outer.all_gather(json.dumps(StartPosition.of(outer).to_map()).encode())
+    return {one.peer: position_or_none(one) for one in met}
 
 
-def standing_or_none(one: Contribution) -> Standing | None:
+def position_or_none(one: Contribution) -> StartPosition | None:
     """Parse the position in a peer's message. Return None if the message is malformed."""
     try:
-        return standing_in(one)
+        return position_in(one)
     except UserError:
         return None
 
 
-def standing_in(one: Contribution) -> Standing:
+def position_in(one: Contribution) -> StartPosition:
     """Parse the position in a peer's message. Raises UserError if the message is malformed."""
     try:
-        return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
+        return StartPosition.from_map(json.loads(bytes(one.blob[:MOST_BYTES])))
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise UserError(f"{one.peer} sent no valid position in the run: start the same program everywhere") from error
 
 
-def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
+def start_from_same_weights(
+    outer: OuterLoop, positions: Mapping[str, StartPosition | None], on_status: Callable[[str], None]
+) -> bool:
     """Check that most peers start at the same position, and send the most common weights to peers that hold others.
 
-    Returns whether this peer replaced its weights. All ranks of all peers must call this after `meet`. `tell` is called
-    with each status line.
+    Returns whether this peer replaced its weights. All ranks of all peers must call this after `exchange_positions`.
+    `on_status` is called with each status line.
 
     Raises UserError if at least half of the peers start at a different position than this peer (or if any peer does and
     the exchange waits for all peers), or if the received weights do not match the announced hash.
     """
-    own = standings[outer.exchange.peer]
+    own = positions[outer.exchange.peer]
     assert own is not None
     alike = outer.exchange.info.agrees and (own.step == 0 or outer.shared)
-    reasons = {peer: difference(own, one, peer, slow=alike) for peer, one in standings.items()}
-    leave_out(outer, reasons, tell)
+    reasons = {peer: difference(own, one, peer, slow=alike) for peer, one in positions.items()}
+    report_left_out(outer, reasons, on_status)
     number = outer.all_gather.next_number()
-    there = {peer: one for peer, one in standings.items() if one is not None and not reasons[peer]}
+    there = {peer: one for peer, one in positions.items() if one is not None and not reasons[peer]}
     wanted, holders = most_held({peer: one.slow for peer, one in there.items()})
     others = sorted(there.keys() - holders) if alike else []
     if others:
-        tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
+        on_status(
+            f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights"
+        )
     givers, state = sorted(there.keys() - others), outer.shared_state
     way = StateHandoff(number, givers, others, state.max_bytes, outer.timeout_s)
     content = hand_over(outer.exchange, way, state.serialize)
@@ -152,7 +156,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     return bool(content)
 
 
-def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
+def report_left_out(outer: OuterLoop, reasons: Mapping[str, str], on_status: Callable[[str], None]) -> None:
     """Report the peers that are left out because they differ from this peer.
 
     reasons: peer -> how it differs from this peer, or "" if it does not differ.
@@ -164,10 +168,10 @@ def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str]
     if why and (outer.exchange.info.waits_for_all or 2 * len(why) >= len(reasons)):
         raise UserError(why[min(why)])
     for reason in why.values():
-        tell(f"left out, {reason}")
+        on_status(f"left out, {reason}")
 
 
-def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool) -> str:
+def difference(own: StartPosition, theirs: StartPosition | None, peer: str, *, slow: bool) -> str:
     """Return why a peer cannot start together with this peer, and what to do about it. Return "" if it can.
 
     slow: whether slow weights must be equal.

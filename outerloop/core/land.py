@@ -20,7 +20,7 @@ import torch
 from outerloop import wire
 from outerloop.core.eager import EagerUpdates
 from outerloop.core.launch import RoundLauncher
-from outerloop.core.pipeline import AggregatedRound
+from outerloop.core.pipeline.values import AggregatedRound
 from outerloop.core.round import InFlight, ReceivedRound, RoundCostMeter, RoundReport
 from outerloop.core.shared_state import SharedState
 from outerloop.core.verify import RoundVerifier, VerifiedRound
@@ -68,8 +68,7 @@ class RoundLander:
         If this raises StateTransferRequired or ReplicasDiverged, the replica is unchanged.
         """
         messages, own_hash = verified.aggregated.messages, self.replica.joint_hash(flight.update)
-        diverged = self.verifier.diverged(messages, own_hash, flight.round)
-        undecided = self.verifier.undecided(messages, own_hash, flight.round)
+        diverged, undecided = self.verifier.check_replicas(messages, own_hash, flight.round)
         included = self.is_included(flight, received, verified)
         observing_s = self.notify_observers(flight.round, messages)
         squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)

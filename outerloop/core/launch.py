@@ -25,7 +25,8 @@ import torch
 from outerloop import wire
 from outerloop.aggregate.exclusion_votes import ExclusionVotes
 from outerloop.core.codec import UpdateCodec, leader
-from outerloop.core.pipeline import RoundPipeline, Snapshot
+from outerloop.core.pipeline import RoundPipeline
+from outerloop.core.pipeline.values import Snapshot
 from outerloop.core.round import InFlight, PendingLaunch
 from outerloop.kernels.threads import set_threads
 from outerloop.protocols import Exchange, OuterMethod, Schedule

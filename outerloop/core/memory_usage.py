@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.replica.island import Island
 from outerloop.replica.sharding import to_local
-from outerloop.replica.state_size import SIDE, tree_bytes
+from outerloop.replica.state_size import SIDE, TrialState, tree_bytes
 from outerloop.types import Tensors
 
 
@@ -64,10 +64,7 @@ class HoldsMemory(Protocol):
     def slow(self) -> Tensors: ...
 
     @property
-    def residual_share(self) -> float: ...
-
-    @property
-    def momentum_share(self) -> float: ...
+    def trial_state(self) -> TrialState | None: ...
 
     @property
     def spare_bytes(self) -> int: ...
@@ -81,15 +78,15 @@ def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
         optimizer: the inner optimizer, or None.
     """
     trained = outer.island.params.values()
-    slow = tree_bytes(outer.slow)
+    slow, trial = tree_bytes(outer.slow), outer.trial_state
     return MemoryUsage(
         {
             "parameters": tree_bytes(outer.model.parameters()),
             "gradients": sum(to_local(p.detach()).nbytes for p in trained),
             "inner optimizer": sum(state_bytes(one) for one in parts_of(optimizer)),
             "slow": slow,
-            "residual": round(slow * outer.residual_share),
-            "momentum": round(slow * outer.momentum_share),
+            "residual": round(slow * trial.residual_share) if trial else 0,
+            "momentum": round(slow * trial.momentum_share) if trial else 0,
             "spare": outer.spare_bytes,
             "buffers": tree_bytes(outer.model.buffers()),
         },

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
-import torch
 from torch.nn import Module
 
-from outerloop.aggregate.exclusion_votes import ExclusionVotes
-from outerloop.aggregate.screen import screen_of
-from outerloop.core import compatibility
 from outerloop.core.all_gathers import AllGathers
-from outerloop.core.build_loop import build_loop
-from outerloop.core.codec import UpdateCodec
-from outerloop.core.contributions import ContributionLedger
+from outerloop.core.build_loop import build_parts
 from outerloop.core.land import Observer
 from outerloop.core.round import InFlight, RoundReport
-from outerloop.core.state.outer_state import OuterState
-from outerloop.protocols import (
-    AdaptiveSchedule,
-    Aggregate,
-    Compressor,
-    CostAware,
-    Exchange,
-    Feedback,
-    OuterMethod,
-    Schedule,
-    Stateful,
-)
-from outerloop.replica.buffers import Buffers
+from outerloop.protocols import Aggregate, Compressor, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica.island import Island
-from outerloop.replica.sharding import unwrap
-from outerloop.replica.state_size import momentum_share, residual_share
-from outerloop.replica.weights import Replica
 from outerloop.state.part_states import wrap_parts
 from outerloop.types import Round, Tensors, UserError
-
-STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class OuterLoop:
@@ -63,13 +39,14 @@ class OuterLoop:
         steps: number of inner steps in the run; None for no limit. A peer that was absent never skips past the last
             one. Not used if the schedule counts time-based steps (every_seconds.py).
         samples_per_round: number of training samples that one peer processes in a round, equal on all peers; None if
-            the settings do not determine it. Limits the samples that are credited to a peer (contributions.py).
+            the settings do not determine it. Limits the samples that are credited to a peer (ledger.py).
         island: gives access to the model; by default `Island(model)`.
 
     Attributes:
         slow: the slow weights by parameter name.
         all_gather: exchanges bytes with all peers outside of rounds.
         shared: whether the slow weights are equal on all peers.
+        trial_state: how many bytes the feedback and the method will store, measured in a trial step.
         warnings: one line for each setting that is allowed but probably unintended.
         recipe: name of the recipe from which the parts were built, or "" without a recipe.
         inner_optimizer: dotted path of the recipe's inner optimizer, or "" without a recipe.
@@ -106,75 +83,37 @@ class OuterLoop:
         samples_per_round: int | None = None,
         island: Island | None = None,
     ) -> None:
-        compatibility.refuse(
+        parts = build_parts(
+            model,
             method=method,
             compress=compress,
-            feedback=feedback,
-            aggregate=aggregate,
-            exchange=exchange.info,
-            schedule=schedule,
-            eager=eager,
-            merge_local=merge_local,
-        )
-        self.is_attached = False
-        self.warnings = compatibility.warnings(
-            method=method,
-            compress=compress,
-            feedback=feedback,
-            schedule=schedule,
-            eager=eager,
-            merge_local=merge_local,
-        )
-        self.model, self.method, self.feedback = model, method, feedback
-        self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
-        self.shared = exchange.info.agrees and method.shared and not eager
-        self.screen = screen_of(clip, method=method, exchange=exchange.info, eager=eager)
-        self.votes = ExclusionVotes(on=exclude_accused, agrees=exchange.info.agrees and not eager)
-        self.state_dtype = STATE_DTYPES[state_dtype]
-        self.replica = Replica(model, dtype=self.state_dtype, island=island)
-        self.island, self.slow = self.replica.island, self.replica.slow
-        self.warnings += self.replica.warnings
-        shapes = {name: x.shape for name, x in self.slow.items()}
-        compatibility.refuse_model(schedule=schedule, compress=compress, shapes=shapes)
-        self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
-        method.init(self.slow)
-        self.buffers = Buffers(unwrap(model), kind=buffers)
-        self.codec = UpdateCodec(compress, seed=seed, beside=lambda i: self.buffers.schema(i) | self.votes.schema())
-        self.ledger = ContributionLedger(samples_per_round=samples_per_round) if exchange.info.agrees else None
-        self.loop = build_loop(
-            self.replica,
-            self.buffers,
-            self.codec,
-            self.screen,
-            self.votes,
-            self.ledger,
-            method=method,
             feedback=feedback,
             aggregate=aggregate,
             exchange=exchange,
             schedule=schedule,
             merge_local=merge_local,
+            buffers=buffers,
             eager=eager,
+            clip=clip,
+            exclude_accused=exclude_accused,
+            state_dtype=state_dtype,
             timeout_s=timeout_s,
+            seed=seed,
             rounds=rounds,
             steps=steps,
+            samples_per_round=samples_per_round,
+            island=island,
         )
-        self.launcher, self.verifier = self.loop.launcher, self.loop.lander.verifier
-        self.pipeline, self.shared_state = self.launcher.pipeline, self.loop.lander.shared_state
+        self.is_attached = False
+        self.model, self.method, self.feedback = model, method, feedback
+        self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
+        self.replica, self.island, self.slow = parts.replica, parts.replica.island, parts.replica.slow
+        self.shared, self.warnings, self.trial_state = parts.shared, parts.warnings, parts.trial_state
+        self.buffers, self.codec, self.screen, self.votes = parts.buffers, parts.codec, parts.screen, parts.votes
+        self.ledger, self.shared_state, self.state = parts.ledger, parts.shared_state, parts.state
+        self.loop, self.launcher, self.verifier = parts.loop, parts.launcher, parts.verifier
+        self.pipeline = parts.pipeline
         self.all_gather = AllGathers(exchange, before=self.launcher.wait, timeout_s=timeout_s)
-        self.state = OuterState(
-            self.loop,
-            {
-                "method": method,
-                "feedback": feedback,
-                "payload": self.codec,
-                "choosing": compress if isinstance(compress, Stateful | CostAware) else None,
-                "schedule": schedule if isinstance(schedule, AdaptiveSchedule) else None,
-                "buffers": self.buffers,
-                "screen": self.screen,
-                "contributions": self.ledger,
-            },
-        )
 
     def __repr__(self) -> str:
         place = f"round={self.next_round.number}, inner_step={self.inner_step}"
@@ -244,16 +183,6 @@ class OuterLoop:
     def spare_bytes(self) -> int:
         """Bytes of the tensors that launches and landings keep between rounds, excluding residual and momentum."""
         return self.pipeline.spare_bytes
-
-    @property
-    def residual_share(self) -> float:
-        """Bytes that the feedback will store per byte of slow weights, measured in a trial step."""
-        return residual_share(self.trial_feedback, self.state_dtype)
-
-    @property
-    def momentum_share(self) -> float:
-        """Bytes that the outer method will store per byte of slow weights, measured in a trial step."""
-        return momentum_share(self.trial_method, self.state_dtype)
 
     @property
     def notifies_updates(self) -> bool:

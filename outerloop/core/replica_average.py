@@ -38,7 +38,7 @@ ALONE = RankGroup(None)
 
 
 @dataclass(frozen=True)
-class Average:
+class ReplicaMean:
     """The mean of the replicas of several peers.
 
     spread: the root mean square, over all weights, of the standard deviation between peers.
@@ -55,7 +55,7 @@ class Average:
 
 
 @torch.no_grad()
-def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
+def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> ReplicaMean:
     """Average the slow weights of all peers whose weights are usable. All peers must call this.
 
     Raises RoundFailed if the exchange of weights fails.
@@ -90,7 +90,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     mean, variance = outer.island.compute(mean_and_variance, [kept[peer] for peer in peers], outer.slow)
     variance, values = lanes.all_reduce([variance, sum(x.numel() for x in mean.values())])
     shortened = {peer: factor for peer, factor in factors.items() if factor < 1}
-    return Average(mean, (variance / values) ** 0.5, peers, refused, shortened)
+    return ReplicaMean(mean, (variance / values) ** 0.5, peers, refused, shortened)
 
 
 def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:

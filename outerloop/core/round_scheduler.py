@@ -65,7 +65,7 @@ class RoundScheduler:
 
     def next_round(self, step: int) -> Round:
         """Return the next round to launch later than inner step `step`."""
-        return next(round for later in count(step + 1) for round in self.schedule.due(later).launch)
+        return next_round(self.schedule, step)
 
     def step_after_replay(self, step: int) -> int:
         """Return the first step later than `step` after which a round launches.
@@ -81,6 +81,11 @@ class RoundScheduler:
         """Return the inner step after which a round launches."""
         last = self.schedule.inner_steps(round.number + 1)
         return next(step for step in range(last, -1, -1) if round in self.schedule.due(step).launch)
+
+
+def next_round(schedule: Schedule, step: int) -> Round:
+    """Return the first round that launches after a later inner step than `step`."""
+    return next(round for later in count(step + 1) for round in schedule.due(later).launch)
 
 
 class StepClock:

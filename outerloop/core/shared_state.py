@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from outerloop.aggregate.norm_screen import NormScreen
-from outerloop.core import contributions
 from outerloop.core.codec import UpdateCodec, announcing
-from outerloop.core.contributions import ContributionLedger
+from outerloop.core.ledger import MAX_BYTES as MAX_LEDGER_BYTES
+from outerloop.core.ledger import ContributionLedger
 from outerloop.core.verify import VerifiedRound
 from outerloop.methods.state_check import MOST_ROUNDS, check_method
 from outerloop.protocols import AdaptiveSchedule, OuterMethod
@@ -71,7 +71,7 @@ class SharedState:
         self.replica, self.buffers, self.method, self.codec = replica, buffers, method, codec
         self.schedule, self.screen, self.ledger = schedule, screen, ledger
         held = [*replica.slow.values(), *buffers.mean.values()]
-        self.max_bytes = OVERHEAD_BYTES + contributions.MAX_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
+        self.max_bytes = OVERHEAD_BYTES + MAX_LEDGER_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
         """Let the adaptive parts observe a landed round and count its contributions, with the same effect everywhere.

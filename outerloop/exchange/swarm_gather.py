@@ -202,7 +202,7 @@ class SwarmGather(SwarmExchange):
             gather,
             waits_for=lambda: self._rounds.waits_for(place),
             on_status=self._on_status,
-            take_over=self.recover,
+            recover=self.recover,
         )
         self._follow(pending)
         return pending

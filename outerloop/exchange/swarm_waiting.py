@@ -20,7 +20,7 @@ class PatientPending(SwarmPending):
     """A round in progress, whose `wait` reports what it is waiting for.
 
     waits_for   returns one line that states why the round has no outcome yet
-    take_over   downloads the run's state; passed on as `StateTransferRequired.state`
+    recover     downloads the run's state; passed on as `StateTransferRequired.state`
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class PatientPending(SwarmPending):
         *,
         waits_for: Callable[[], str],
         on_status: OnStatus,
-        take_over: Callable[[int], tuple[Round, bytes]],
+        recover: Callable[[int], tuple[Round, bytes]],
     ) -> None:
         super().__init__(future)
         self._waits_for = waits_for
         self._on_status = on_status
-        self._take_over = take_over
+        self._recover = recover
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Return the contributions. Raises QuorumLost if the round is not decided in time.
@@ -55,7 +55,7 @@ class PatientPending(SwarmPending):
                 self._on_status(f"waiting: {reason}")
                 pause_s *= 2
         except LogTruncated:
-            raise StateTransferRequired(self._take_over) from None
+            raise StateTransferRequired(self._recover) from None
         except CancelledError:
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 

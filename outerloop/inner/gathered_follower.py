@@ -26,7 +26,7 @@ from outerloop.types import Tensors
 class GatheredFollower:
     """Stands in for the outer loop on a non-leader rank. It knows the current inner step, but has no outer state."""
 
-    residual_share = momentum_share = 0.0
+    trial_state = None
     spare_bytes = 0
     last_landed = None
     is_attached = notifies_updates = False

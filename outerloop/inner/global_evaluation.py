@@ -31,7 +31,7 @@ class GlobalEvaluation:
         lanes: the ranks that hold different parts of the replica.
         validation: the worker's share of the validation windows, (n, seq_len + 1) int64.
         emit: emits an event, from its name and its fields.
-        emit_once: emits a status line about the whole run.
+        emit_from_first_worker: emits a status line about the whole run.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class GlobalEvaluation:
         lanes: RankGroup,
         validation: Tensor,
         emit: Callable[..., None],
-        emit_once: Callable[[str], None],
+        emit_from_first_worker: Callable[[str], None],
     ) -> None:
         self.settings, self.trainer, self.outer, self.exchange = settings, trainer, outer, exchange
-        self.lanes, self.validation, self.emit, self.emit_once = lanes, validation, emit, emit_once
+        self.lanes, self.validation = lanes, validation
+        self.emit, self.emit_from_first_worker = emit, emit_from_first_worker
         self.last_round = -1
 
     def evaluate(self, *, round_number: int) -> None:
@@ -68,14 +69,16 @@ class GlobalEvaluation:
         averaged = average(self.outer, self.lanes)
         self.outer.replica.assign(averaged.mean)
         for reason in averaged.refused.values():
-            self.emit_once(f"left out, {reason}")
+            self.emit_from_first_worker(f"left out, {reason}")
         for peer, part in averaged.shortened.items():
-            self.emit_once(
+            self.emit_from_first_worker(
                 f"{peer}: its distance from this replica is scaled by {part:.2g}, because it is farther away"
                 " than partners usually are"
             )
         replicas, size = len(averaged.peers), self.exchange.size
-        self.emit_once(f"the model is the mean of {replicas} of {size} replicas; their spread is {averaged.spread:.2g}")
+        self.emit_from_first_worker(
+            f"the model is the mean of {replicas} of {size} replicas; their spread is {averaged.spread:.2g}"
+        )
         self.emit_result(self.settings.rounds, averaged.mean, spread=averaged.spread, replicas=replicas)
 
     def emit_result(self, round_number: int, weights: Tensors, **replicas: float) -> None:

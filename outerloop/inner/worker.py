@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outerloop import rng
 from outerloop.core.contributor_rows import contributors, to_maps
-from outerloop.core.final_check import ending_of
-from outerloop.core.initial_state import begin_alike, join_late, meet
+from outerloop.core.final_check import gather_final_hashes
+from outerloop.core.initial_state import exchange_positions, join_late, start_from_same_weights
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE
 from outerloop.core.round import RoundReport
@@ -76,7 +76,7 @@ class Worker:
             lanes=self.lanes,
             validation=validation,
             emit=self.emit,
-            emit_once=self.emit_once,
+            emit_from_first_worker=self.emit_from_first_worker,
         )
         self.commit = ""
         self.consecutive_failures = 0
@@ -151,7 +151,9 @@ class Worker:
         worker that loaded weights from other peers saves a checkpoint at once, because it could not reproduce these
         weights if it were killed before its first checkpoint and returned while the others train.
         """
-        if self.exchange.info.lockstep and begin_alike(self.outer, meet(self.outer), self.emit_once):
+        if self.exchange.info.lockstep and start_from_same_weights(
+            self.outer, exchange_positions(self.outer), self.emit_from_first_worker
+        ):
             self.save()
 
     def after_round(self, report: RoundReport, *, newest: bool = True) -> None:
@@ -241,12 +243,12 @@ class Worker:
         if not self.outer.shared:
             self.evaluation.adopt_mean()
             return
-        ending = ending_of(self.outer)
-        if ending.outvoted:
-            raise Outvoted(ending.outvoted)
-        for line in ending.odd:
-            self.emit_once(line)
-        self.divergence = ending.divergence
+        check = gather_final_hashes(self.outer)
+        if check.outvoted_error:
+            raise Outvoted(check.outvoted_error)
+        for line in check.minority_lines:
+            self.emit_from_first_worker(line)
+        self.divergence = check.divergence_error
 
     def evaluate_downloaded_model(self, first_step: int) -> None:
         """Evaluate the final model if this worker downloaded it instead of landing the last round.
@@ -283,7 +285,7 @@ class Worker:
             rng.set_state(rest["rng"])
         self.totals.load_state_dict(rest)
         for note in notes_of(self.trainer.stream):
-            self.emit_once(f"note: {note}")
+            self.emit_from_first_worker(f"note: {note}")
 
     def emit_contributors(self) -> None:
         """Emit what each peer has contributed to the run, from worker 0 of each machine only."""
@@ -294,7 +296,7 @@ class Worker:
     def emit_roster_news(self) -> None:
         """Emit a status line for each peer that has joined or left the run, from worker 0 of each machine only."""
         for line in roster_news(self.exchange):
-            self.emit_once(line)
+            self.emit_from_first_worker(line)
 
     def emit_step(self, report: StepReport) -> None:
         """Emit a step event every `log_every` inner steps."""
@@ -303,7 +305,7 @@ class Worker:
             rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 
-    def emit_once(self, text: str) -> None:
+    def emit_from_first_worker(self, text: str) -> None:
         """Emit a status line about the whole run, from worker 0 of each machine only."""
         if self.settings.index == 0:
             self.emit("status", text=text)

@@ -23,7 +23,7 @@ from outerloop.exchange.swarm_waiting import progress_to
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.corpus import download as from_peers
-from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, Tell, ignore, read_or_none
+from outerloop.swarm.corpus.folder import INDEX, CorpusFolder, OnStatus, ignore, read_or_none
 from outerloop.swarm.membership.known_addresses import addresses_of, peer_of
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import parsed, read_roster
@@ -41,7 +41,7 @@ ROSTER_S = 4 * OPEN_S
 """Time limit for reading the roster from one peer, in seconds."""
 
 
-def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell = ignore) -> None:
+def fetch_index(config: DictConfig, sources: Sources | None = None, on_status: OnStatus = ignore) -> None:
     """Download the index of the run's corpus, unless it is on this machine or the run has no corpus.
 
     `sources`: the peers to ask; None: those of `source_peers`. Raises UserError if no peer sends the index, or if the
@@ -53,18 +53,18 @@ def fetch_index(config: DictConfig, sources: Sources | None = None, tell: Tell =
     if read_or_none(Path(path) / INDEX) is None:
         with sources or source_peers(config) as (node, peers):
             index = result_of(node, from_peers.fetch_index(node, Path(path).name, peers, run=run_id(config)))
-        CorpusFolder.create(Path(path), index, tell)
+        CorpusFolder.create(Path(path), index, on_status)
     refuse_download(CorpusFolder.open(Path(path)), max_gb=config.corpus.max_gb)
 
 
-def download(config: DictConfig, tell: Tell) -> None:
+def download(config: DictConfig, on_status: OnStatus) -> None:
     """Download those parts of the run's corpus that this machine does not have. Raises UserError if that fails."""
-    fetch_index(config, tell=tell)
+    fetch_index(config, on_status=on_status)
     folder = CorpusFolder.open(Path(str(shared_corpus(config))))
     what = f"corpus {folder.index.name}"
 
     def fetch() -> None:
-        progress = progress_to(tell, what=what)
+        progress = progress_to(on_status, what=what)
         with source_peers(config) as (node, peers):
             work = from_peers.fetch_shards(
                 node,
@@ -76,7 +76,7 @@ def download(config: DictConfig, tell: Tell) -> None:
             )
             result_of(node, work)
 
-    folder.complete(fetch, tell, progress_to(tell, what=what, done="checked"))
+    folder.complete(fetch, on_status, progress_to(on_status, what=what, done="checked"))
 
 
 def refuse_download(folder: CorpusFolder, *, max_gb: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
 from torch import distributed as dist
 from torch.nn import Module
 
@@ -77,21 +78,72 @@ def run_worker(
     if resume_step is not None:
         config = config.copy()
         config.init_from = None  # the checkpoint contains all weights
-    corpus = make(config.data)
-    trainer = make_trainer(config, corpus, exchange, index, layout, compute)
+    corpus, trainer, validation = prepare_training(config, exchange, index, layout, compute)
     outer = trainer.outer
-    params = sum(p.numel() for p in trainer.params)
-    if config.threads is None and trainer.device.type == "cpu":
-        tokens = sequences_per_pass(config, layout.ranks.size) * config.inner.seq_len
-        compute(cpu_share.limit_threads, params, tokens)
-    windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
-    validation = layout.local_windows(windows[index :: config.workers])
     plan = worker_settings(config, index, run_dir, ranks=layout.ranks.size)
     if layout.mesh is not None:
         emit(memory_event(outer, trainer, layout))
     if isinstance(outer, GatheredFollower):
         follow(outer, trainer, validation, plan)
         return
+    worker = make_worker(
+        config,
+        corpus,
+        plan,
+        trainer=trainer,
+        outer=outer,
+        exchange=exchange,
+        validation=validation,
+        emit=emit,
+        check_stop=check_stop,
+        stop_point=stop_point,
+    )
+    if before_first_step is not None:
+        before_first_step(trainer, corpus)
+    for warning in (*notes_of(corpus), *outer.warnings):
+        worker.emit_from_first_worker(f"note: {warning}")
+    if resume_step is not None:
+        worker.resume(resume_step)
+    commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
+    worker.emit("ready", params=parameters(trainer), size=exchange.size, peer=exchange.peer, **commit)
+    worker.run()
+    outer.island.run_on_followers("leave")
+    export_model(config, corpus, outer, run_dir)
+    worker.raise_if_diverged()
+
+
+def prepare_training(
+    config: DictConfig, exchange: Exchange, index: int, layout: RankLayout, compute: Callable[..., Any]
+) -> tuple[Corpus, Trainer[Any], Tensor]:
+    """Return a worker's corpus, trainer and share of the validation windows. Set the number of threads of a CPU."""
+    corpus = make(config.data)
+    trainer = make_trainer(config, corpus, exchange, index, layout, compute)
+    if config.threads is None and trainer.device.type == "cpu":
+        tokens = sequences_per_pass(config, layout.ranks.size) * config.inner.seq_len
+        compute(cpu_share.limit_threads, parameters(trainer), tokens)
+    windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
+    return corpus, trainer, layout.local_windows(windows[index :: config.workers])
+
+
+def parameters(trainer: Trainer[Any]) -> int:
+    """Return the number of trained parameters."""
+    return sum(p.numel() for p in trainer.params)
+
+
+def make_worker(
+    config: DictConfig,
+    corpus: Corpus,
+    plan: WorkerSettings,
+    *,
+    trainer: Trainer[Any],
+    outer: OuterLoop,
+    exchange: Exchange,
+    validation: Tensor,
+    emit: Callable[[Event], None],
+    check_stop: Callable[[], None],
+    stop_point: StopPoint | None,
+) -> Worker:
+    """Return a worker that is ready to train or to resume, with the audits and scores of the configuration."""
     attach_audits(config, trainer, exchange, corpus)
     worker = Worker(
         plan,
@@ -102,23 +154,12 @@ def run_worker(
         emit=emit,
         check_stop=check_stop,
         stop_point=stop_point,
-        sampler=make_sampler(config, corpus) if index == 0 else None,
-        export=partial(export_while_training, config, corpus, outer, run_dir),
+        sampler=make_sampler(config, corpus) if plan.index == 0 else None,
+        export=partial(export_while_training, config, corpus, outer, plan.run_dir),
     )
     if config.scores.payloads:
         outer.observe_landings(scorer_of(config, corpus, worker))
-    if before_first_step is not None:
-        before_first_step(trainer, corpus)
-    for warning in (*notes_of(corpus), *outer.warnings):
-        worker.emit_once(f"note: {warning}")
-    if resume_step is not None:
-        worker.resume(resume_step)
-    commit = {"commit": digest.hex()} if (digest := first_commit(exchange)) else {}
-    worker.emit("ready", params=params, size=exchange.size, peer=exchange.peer, **commit)
-    worker.run()
-    outer.island.run_on_followers("leave")
-    export_model(config, corpus, outer, run_dir)
-    worker.raise_if_diverged()
+    return worker
 
 
 def scorer_of(config: DictConfig, corpus: Corpus, worker: Worker) -> PayloadScorer:

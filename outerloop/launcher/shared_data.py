@@ -9,25 +9,25 @@ from outerloop.config.instantiate import make
 from outerloop.config.options.search_path import config_dir
 from outerloop.inner.data.corpus import notes_of
 from outerloop.inner.data.publish import Publishable, publish
-from outerloop.swarm.corpus.folder import Tell
+from outerloop.swarm.corpus.folder import OnStatus
 from outerloop.types import UserError
 
 
-def prepare(config: DictConfig, tell: Tell) -> None:
-    """Bring the training data of the run to this machine. `tell`: called with each line for the user.
+def prepare(config: DictConfig, on_status: OnStatus) -> None:
+    """Bring the training data of the run to this machine. `on_status`: called with each line for the user.
 
     With corpus.share, this machine's data is published, and `config.data` becomes the published corpus. Raises
     UserError if that is not possible, or if the peers of the run do not send the corpus.
     """
     if config.corpus.share is not None:
-        share(config, tell)
+        share(config, on_status)
     elif shared_corpus(config):
         from outerloop.launcher.corpus_download import download  # imports hivemind, which other runs do not need
 
-        download(config, tell)
+        download(config, on_status)
 
 
-def share(config: DictConfig, tell: Tell) -> None:
+def share(config: DictConfig, on_status: OnStatus) -> None:
     """Publish the data of this machine, and train on the published corpus.
 
     Raises UserError if this data cannot be published.
@@ -45,11 +45,11 @@ def share(config: DictConfig, tell: Tell) -> None:
             " data=text, data=tokens or data=stdlib, or leave corpus.share out"
         )
     for note in notes_of(corpus):
-        tell(f"note: {note}")
-    tell(f"corpus {config.corpus.share}: computing its hash")
-    folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder, tell=tell)
+        on_status(f"note: {note}")
+    on_status(f"corpus {config.corpus.share}: computing its hash")
+    folder = publish(corpus, name=config.corpus.share, folder=config.corpus.folder, on_status=on_status)
     config.data = OmegaConf.load(config_dir() / "data" / "shared.yaml")
     config.data.sha256, config.data.tokenizer = folder.path.name, data.get("tokenizer")
     config.corpus.share = None
     size_mb = folder.index.size_bytes / 1e6
-    tell(f"corpus {folder.index.name}: {size_mb:,.1f} MB in {folder.path}, for all machines of the run")
+    on_status(f"corpus {folder.index.name}: {size_mb:,.1f} MB in {folder.path}, for all machines of the run")

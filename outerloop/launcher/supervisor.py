@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from outerloop.config import build, run_directory
-from outerloop.config.manifest.content import is_joinable
 from outerloop.config.run_directory import RunDir
 from outerloop.inner.events import Event
+from outerloop.launcher.address_lines import address_lines
 from outerloop.launcher.validation_merge import ValidationMerge
 from outerloop.launcher.worker_pool import WorkerPool, died_event
 from outerloop.sinks.jsonl import Jsonl
@@ -70,7 +70,7 @@ class Supervisor:
         show_address: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self.config, self.run, self.console, self.sinks = config, run, console, sinks
-        self.show_address = show_address or self.print_address
+        self.show_address = show_address or self.print_addresses
         earlier = run_directory.rows_until(run.path, run.resume_step)
         self.start_s = time.monotonic() - (earlier[-1]["wall_s"] if earlier else 0.0)
         self.rows = Jsonl(run.path / "metrics.jsonl", earlier=earlier)
@@ -254,33 +254,10 @@ class Supervisor:
         elif self.died:
             checkpoint.drop(self.run.path, event["step"])
 
-    def print_address(self, addresses: Sequence[str]) -> None:
-        """Print what to type on other machines to join, if the run still needs peers or admits late joiners.
-
-        A peer that has itself joined by an address prints only its own one. Others need it if the first peer leaves.
-        """
-        peers = self.config.exchange.peers
-        is_full = peers <= self.config.workers and not build.capabilities(self.config).replicated
-        if is_full:
-            return
-        if build.initial_peers(self.config):
-            print_line(self.console, f"address of this peer: {addresses[0]}")
-            return
-        where = f"'exchange.initial_peers=[{addresses[0]}]'"
-        local = all("/127.0.0.1/" in address for address in addresses)
-        who, join, host = "others", f"outerloop join {addresses[0]}", "exchange.host=0.0.0.0 "
-        if local:
-            who, join, host = "others on this machine", f"{join} --host 127.0.0.1", ""
-        who_joins = f"{who} join"
-        if self.config.exchange.get("allow"):
-            invites = "" if self.config.exchange.get("invites") else "with exchange.invites=true, "
-            print_line(self.console, f"{invites}outerloop invite {self.run.path} prints the command for a new machine")
-        elif is_joinable(self.config.exchange.get("manifest")):
-            print_line(self.console, f"{who} join with: {join}")
-            who_joins = "or"
-        print_line(self.console, f"{who_joins} with the same options and exchange.peers={peers} {host}{where}")
-        if local:
-            print_line(self.console, "start with exchange.host=0.0.0.0 to let other machines join")
+    def print_addresses(self, addresses: Sequence[str]) -> None:
+        """Print what to type on other machines to join, if the run still needs peers or admits late joiners."""
+        for line in address_lines(self.config, self.run.path, addresses):
+            print_line(self.console, line)
 
     def write(self, row: Row) -> None:
         """Write one row to metrics.jsonl and to every sink."""

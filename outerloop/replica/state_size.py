@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,29 @@ from outerloop.replica.sharding import to_local
 
 SIDE = 64
 """Number of rows and columns of the trial matrix. An 8-bit residual of this size consists of whole blocks."""
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """Measures, when asked, the state that a feedback and a method will have. A trial step changes neither of them.
+
+    feedback, method: parts without state, which no run uses.
+    dtype: the dtype of the slow weights.
+    """
+
+    feedback: Feedback
+    method: OuterMethod
+    dtype: torch.dtype
+
+    @property
+    def residual_share(self) -> float:
+        """Bytes that the feedback will store per byte of slow weights."""
+        return residual_share(self.feedback, self.dtype)
+
+    @property
+    def momentum_share(self) -> float:
+        """Bytes that the outer method will store per byte of slow weights."""
+        return momentum_share(self.method, self.dtype)
 
 
 def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:

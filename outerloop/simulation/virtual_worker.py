@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer
 
 from outerloop.config import build, instantiate, load
-from outerloop.core.initial_state import begin_alike, meet
+from outerloop.core.initial_state import exchange_positions, start_from_same_weights
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import RoundReport
 from outerloop.exchange.inprocess import InProcess
@@ -120,7 +120,7 @@ class VirtualWorker:
 
         Raises UserError, Stopped, ReplicasDiverged, or any error raised by the task's functions.
         """
-        begin_alike(self.outer, meet(self.outer), self.tell)
+        start_from_same_weights(self.outer, exchange_positions(self.outer), self.tell)
         for warning in self.outer.warnings:
             self.tell(f"note: {warning}")
         self.emit("ready", params=sum(p.numel() for p in self.params), size=self.exchange.size)

@@ -10,7 +10,7 @@ from outerloop.watch.model.page import Page
 from outerloop.watch.model.swarm_state import SwarmState
 
 if TYPE_CHECKING:
-    from outerloop.core.contributor_rows import Contributions
+    from outerloop.core.contributor_rows import ContributorTable
     from outerloop.swarm.accountability.evidence import Evidence
     from outerloop.swarm.membership.roster import Record
     from outerloop.swarm.p2p.round_trips import Link
@@ -31,7 +31,7 @@ class Observation(Protocol):
         """Return the evidence against each expelled peer, or None if it is not known."""
         ...
 
-    def contributions(self) -> Contributions | None:
+    def contributions(self) -> ContributorTable | None:
         """Return what each peer has contributed, or None if it is not known."""
         ...
 

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 
 from outerloop.commands import main, status
 from outerloop.commands.observe import RunObservation, contributions_of, own_addresses
-from outerloop.core.contributor_rows import Contributions
+from outerloop.core.contributor_rows import ContributorTable
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.access.public_names import KnownNames, PublicName
 from outerloop.swarm.accountability.contributors import Totals
@@ -45,7 +45,7 @@ def restored_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def printed(seen: status.SeenPeers, contributions: Contributions | None = None) -> list[str]:
+def printed(seen: status.SeenPeers, contributions: ContributorTable | None = None) -> list[str]:
     console = Console(width=180)
     with console.capture() as capture:
         console.print(status.page("r", seen, (), contributions))

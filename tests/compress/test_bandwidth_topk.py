@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from outerloop import wire
-from outerloop.compress.bandwidth_topk import Auto, Chosen
+from outerloop.compress.bandwidth_topk import AdjustableTopK, BandwidthTopK
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -18,8 +18,8 @@ NOW = CodecContext(round=0, seed=1)
 
 
 def auto(k_min=2, k_max=16, chunk=32, below=4):
-    large = Chosen(chunk=chunk, k_min=k_min, k_max=k_max, values=Identity(), index=Rice())
-    return Auto(utilization=0.8, below=below, small=Cast(dtype="bfloat16"), large=large)
+    large = AdjustableTopK(chunk=chunk, k_min=k_min, k_max=k_max, values=Identity(), index=Rice())
+    return BandwidthTopK(utilization=0.8, below=below, small=Cast(dtype="bfloat16"), large=large)
 
 
 def cost(transfer_s, *, compute_s=36.0, codec_s=1.0, hidden_s=0.0):

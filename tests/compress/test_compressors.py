@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outerloop import wire
 from outerloop.compress.cast import Cast
 from outerloop.compress.dct import Dct, basis, dct_rows, idct_rows
-from outerloop.compress.energy_topk import Adaptive
+from outerloop.compress.energy_topk import EnergyTopK
 from outerloop.compress.fp4 import Fp4
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -415,7 +415,7 @@ def test_threshold_refuses_more_than_its_share():
 
 
 def ladder(target):
-    return Adaptive(chunk=8, k_min=1, k_max=4, target=target, values=Identity(), index=Rice())
+    return EnergyTopK(chunk=8, k_min=1, k_max=4, target=target, values=Identity(), index=Rice())
 
 
 def test_adaptive_by_hand():
@@ -429,7 +429,7 @@ def test_adaptive_by_hand():
 
 def test_adaptive_ladder_doubles_up_to_the_budget():
     def steps(low, high):
-        codec = Adaptive(chunk=4096, k_min=low, k_max=high, target=0.5, values=Identity(), index=Rice())
+        codec = EnergyTopK(chunk=4096, k_min=low, k_max=high, target=0.5, values=Identity(), index=Rice())
         return [rung.k for rung in codec.ladder]
 
     assert steps(32, 256) == [32, 64, 128, 256] and steps(30, 100) == [30, 60, 100] and steps(7, 7) == [7]
@@ -439,7 +439,7 @@ def test_adaptive_ladder_doubles_up_to_the_budget():
 @given(st.integers(0, 3000), st.floats(0, 1), st.floats(0.1, 5), st.integers(0, 2**31))
 def test_adaptive_takes_the_least_that_reaches_the_target(count, target, spread, seed):
     x = torch.exp(spread * seeded(count, seed=seed)) * seeded(count, seed=seed + 1).sign()
-    codec = Adaptive(chunk=512, k_min=4, k_max=100, target=target, values=Identity(), index=Rice())
+    codec = EnergyTopK(chunk=512, k_min=4, k_max=100, target=target, values=Identity(), index=Rice())
     parts = codec.encode(x, NOW)
     step = int(parts["step"])
     gains = [float(sent(rung, x).double().square().sum() / x.double().square().sum()) for rung in codec.ladder]
@@ -504,9 +504,9 @@ def test_per_chunk_scales_beat_the_bins_where_chunks_differ():
         lambda: PowerSgd(rank=0, small=Identity()),
         lambda: Threshold(share=0.0, values=Identity()),
         lambda: Threshold(share=1.5, values=Identity()),
-        lambda: Adaptive(chunk=8, k_min=5, k_max=4, target=0.5, values=Identity(), index=Rice()),
-        lambda: Adaptive(chunk=8, k_min=1, k_max=9, target=0.5, values=Identity(), index=Rice()),
-        lambda: Adaptive(chunk=8, k_min=1, k_max=4, target=1.5, values=Identity(), index=Rice()),
+        lambda: EnergyTopK(chunk=8, k_min=5, k_max=4, target=0.5, values=Identity(), index=Rice()),
+        lambda: EnergyTopK(chunk=8, k_min=1, k_max=9, target=0.5, values=Identity(), index=Rice()),
+        lambda: EnergyTopK(chunk=8, k_min=1, k_max=4, target=1.5, values=Identity(), index=Rice()),
     ],
 )
 def test_bad_settings_are_refused(make):

@@ -248,7 +248,7 @@ def test_peers_go_on_from_one_step():
 )
 def test_a_state_of_something_else_is_refused_before_the_run_is_joined(wrong, said, monkeypatch):
     state = outerloop.from_recipe("diloco", toy.model(), exchange=toy.alone()).state_dict()
-    monkeypatch.setattr("outerloop.config.from_recipe.join_exchange", None)
+    monkeypatch.setattr("outerloop.config.from_recipe.create_and_join", None)
     with pytest.raises(UserError, match=said):
         outerloop.from_recipe("diloco", toy.model(), state=wrong(state))
     outer = outerloop.from_recipe("diloco", toy.model(), exchange=toy.alone())

@@ -63,7 +63,7 @@ def test_a_hydra_application_can_make_outer_loops(tmp_path):
 @pytest.mark.parametrize("addresses", ["/ip4/127.0.0.1/tcp/1/p2p/x", ["/ip4/127.0.0.1/tcp/1/p2p/x"]])
 def test_one_address_is_a_list_of_one(addresses, monkeypatch):
     seen = []
-    monkeypatch.setattr(from_recipe, "join_exchange", lambda settings, *_, **__: seen.append(settings) or toy.alone())
+    monkeypatch.setattr(from_recipe, "create_and_join", lambda settings, *_, **__: seen.append(settings) or toy.alone())
     outerloop.from_recipe("diloco", toy.model(), peers=4, initial_peers=addresses)
     assert seen[0].exchange.peers == 4 and list(seen[0].exchange.initial_peers) == ["/ip4/127.0.0.1/tcp/1/p2p/x"]
 

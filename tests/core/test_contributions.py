@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from outerloop.aggregate.norm_screen import MAX_SAMPLES
-from outerloop.core import contributions
-from outerloop.core.contributions import MAX_BYTES, MAX_CONTRIBUTORS, OTHERS, ContributionLedger
+from outerloop.core.ledger import MAX_BYTES, MAX_CONTRIBUTORS, OTHERS, ContributionLedger
 from outerloop.methods.noloco import NoLoCo
 from outerloop.schedule.streaming import Streaming
 from outerloop.state import canonical
@@ -68,7 +67,7 @@ def test_a_saved_ledger_continues_as_if_it_had_not_been_saved(tmp_path):
 
 
 def test_beyond_the_limit_the_smallest_are_merged_and_all_still_adds_up(monkeypatch):
-    monkeypatch.setattr(contributions, "MAX_CONTRIBUTORS", 3)
+    monkeypatch.setattr("outerloop.core.ledger.MAX_CONTRIBUTORS", 3)
     counts = ledger({"a": 8}, {"b": 16}, {"c": 32}, {"d": 8}, {"e": 8}, {"a": 8})
     assert sorted(counts.by_peer) == ["", "a", "b", "c"]
     assert counts.by_peer["a"] == Contributor("a", 1, 8, 5, 5), "merged before, so it starts again"
@@ -78,7 +77,7 @@ def test_beyond_the_limit_the_smallest_are_merged_and_all_still_adds_up(monkeypa
 
 
 def test_of_equally_small_counts_the_one_that_is_longest_out_of_date_is_merged(monkeypatch):
-    monkeypatch.setattr(contributions, "MAX_CONTRIBUTORS", 2)
+    monkeypatch.setattr("outerloop.core.ledger.MAX_CONTRIBUTORS", 2)
     assert sorted(ledger({"z": 8}, {"a": 8}, {"k": 8}).by_peer) == ["", "a", "k"]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from outerloop.compress.bandwidth_topk import Auto, Chosen
+from outerloop.compress.bandwidth_topk import AdjustableTopK, BandwidthTopK
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.scalecom import ScaleCom
@@ -46,11 +46,11 @@ CASES = {
         "feedback": ErrorFeedback(beta=1.0),
     },
     "chosen k": lambda: {
-        "compress": Auto(
+        "compress": BandwidthTopK(
             utilization=0.9,
             below=8,
             small=Identity(),
-            large=Chosen(chunk=16, k_min=2, k_max=8, values=Identity(), index=Rice()),
+            large=AdjustableTopK(chunk=16, k_min=2, k_max=8, values=Identity(), index=Rice()),
         ),
         "feedback": ErrorFeedback(beta=1.0),
     },

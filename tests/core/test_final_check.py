@@ -5,7 +5,7 @@ import json
 import pytest
 
 from outerloop.core.final_check import FinalCheck
-from outerloop.core.initial_state import Standing
+from outerloop.core.initial_state import StartPosition
 from outerloop.launcher.supervisor import Supervisor, WorkerCrashed
 from outerloop.launcher.worker_pool import error_event
 from outerloop.types import Contribution, Outvoted, ReplicasDiverged, Round
@@ -31,9 +31,9 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
 )
 def test_most_peers_decide(shown, outvoted, diverged, odd):
     ending = FinalCheck("0", shown, peers=len(shown))
-    assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
-    assert [line.partition(" ")[0] for line in ending.odd] == odd
-    assert "\n" not in ending.outvoted + ending.divergence + "".join(ending.odd)
+    assert (bool(ending.outvoted_error), bool(ending.divergence_error)) == (outvoted, diverged)
+    assert [line.partition(" ")[0] for line in ending.minority_lines] == odd
+    assert "\n" not in ending.outvoted_error + ending.divergence_error + "".join(ending.minority_lines)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_most_peers_decide(shown, outvoted, diverged, odd):
 def test_those_that_do_not_come_are_peers_too(shown, peers, outvoted, diverged):
     """Two liars of five that meet one honest peer: it hands in its model. Before, it was outvoted by two."""
     ending = FinalCheck("0", shown, peers=peers)
-    assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
+    assert (bool(ending.outvoted_error), bool(ending.divergence_error)) == (outvoted, diverged)
 
 
 class Meeting(toy.Around):
@@ -174,5 +174,5 @@ def test_a_machine_whose_workers_are_all_outvoted_ends_with_that_line(monkeypatc
 
 
 def test_a_peer_reports_its_own_state():
-    [slow] = toy.run_workers(1, lambda exchange: Standing.of(worker_of(exchange).trainer.outer).slow)
+    [slow] = toy.run_workers(1, lambda exchange: StartPosition.of(worker_of(exchange).trainer.outer).slow)
     assert len(slow) == 16 and int(slow, 16) >= 0

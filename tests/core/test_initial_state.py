@@ -12,7 +12,7 @@ from torch import nn
 import outerloop
 from outerloop.config import load, shared_settings
 from outerloop.config.peer_check import start_together
-from outerloop.core.initial_state import Standing, begin_alike, meet
+from outerloop.core.initial_state import StartPosition, exchange_positions, start_from_same_weights
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange_protocols import hand_over
@@ -34,7 +34,7 @@ def begun(exchange, seeds, dtype=torch.float32, **parts):
     """The model and what was told, of a peer that has begun."""
     net, told = net_of(seeds[exchange.rank], dtype), []
     outer = toy.outer(net, exchange, **parts)
-    begin_alike(outer, meet(outer), told.append)
+    start_from_same_weights(outer, exchange_positions(outer), told.append)
     return SimpleNamespace(net=net, outer=outer, told=told)
 
 
@@ -86,7 +86,7 @@ def test_weights_that_differ_later_are_refused():
         with pytest.raises(
             UserError, match=r"resumes with different slow weights .* at inner step 2.*load checkpoints"
         ):
-            begin_alike(outer, meet(outer), pytest.fail)
+            start_from_same_weights(outer, exchange_positions(outer), pytest.fail)
 
     toy.run_workers(2, work)
 
@@ -96,7 +96,7 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
         outer = toy.outer(net_of(0), exchange)
         outer.method.portable = portable
         monkeypatch.setattr(arithmetic_platform, "described", lambda: machines[exchange.rank])
-        begin_alike(outer, meet(outer), pytest.fail)
+        start_from_same_weights(outer, exchange_positions(outer), pytest.fail)
 
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "AVX2"], False))
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], True))
@@ -136,8 +136,8 @@ def test_a_peer_with_other_frozen_weights_is_left_out_by_a_majority():
 
 
 def test_without_frozen_weights_the_position_contains_no_hash_of_them():
-    assert "frozen" not in Standing.of(toy.outer(net_of(0), toy.alone())).to_map()
-    assert "frozen" in Standing.of(toy.outer(adapter_net(0), toy.alone())).to_map()
+    assert "frozen" not in StartPosition.of(toy.outer(net_of(0), toy.alone())).to_map()
+    assert "frozen" in StartPosition.of(toy.outer(adapter_net(0), toy.alone())).to_map()
 
 
 class OneOfFour(toy.Around):
@@ -158,12 +158,12 @@ def one_of_four(step, *others, net=None):
     """Begin as 000 at this inner step beside peers that stand as it does but for what is given."""
     outer, told = toy.outer(net or net_of(0), OneOfFour()), []
     outer.loop.inner_step = step
-    own = Standing.of(outer)
+    own = StartPosition.of(outer)
     stands = {"000": own} | {
         peer: None if other is None else replace(own, **other)
         for peer, other in zip(("!liar", "001", "002"), others, strict=True)
     }
-    begin_alike(outer, stands, told.append)
+    start_from_same_weights(outer, stands, told.append)
     return outer.exchange.ways, told
 
 
@@ -194,9 +194,9 @@ def test_peers_that_hold_the_same_weights_after_different_steps_begin_together()
 def test_where_replicas_differ_by_design_peers_at_different_steps_do_not_begin():
     outer = toy.outer(net_of(0), OneOfFour())
     outer.shared, outer.loop.inner_step = False, 5
-    own = Standing.of(outer)
+    own = StartPosition.of(outer)
     with pytest.raises(UserError, match="their checkpoints are from inner steps 6 and 5"):
-        begin_alike(outer, {"000": own, "001": replace(own, step=6)}, pytest.fail)
+        start_from_same_weights(outer, {"000": own, "001": replace(own, step=6)}, pytest.fail)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
@@ -257,11 +257,11 @@ def test_a_peer_that_reports_something_else_is_named(blob):
 
     def work(exchange):
         outer = toy.outer(net_of(0), Strange(exchange))
-        told = meet(outer)
+        told = exchange_positions(outer)
         assert told == {"000": told["000"], "001": None} and told["000"]
         if exchange.rank == 0:
             with pytest.raises(UserError, match="001 sent no valid position"):
-                begin_alike(outer, told, pytest.fail)
+                start_from_same_weights(outer, told, pytest.fail)
 
     toy.run_workers(2, work)
 

@@ -104,6 +104,6 @@ def test_the_trial_step_of_the_feedback_is_taken_only_when_its_share_is_asked_fo
             super().keep(name, x, sent)
 
     outer = toy.outer(toy.model(), toy.alone(), feedback=Noting(beta=0.9), h=1)
-    assert not kept and outer.residual_share == 1.0 and kept == ["trial"]
+    assert not kept and outer.trial_state.residual_share == 1.0 and kept == ["trial"]
     assert not outer.after_inner_step(1)[0].failed and set(kept) == {"trial", *outer.slow}
-    assert outer.residual_share == 1.0, "of a residual of its own, whatever the loop holds"
+    assert outer.trial_state.residual_share == 1.0, "of a residual of its own, whatever the loop holds"

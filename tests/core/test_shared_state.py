@@ -137,20 +137,20 @@ def headers(hashes):
 def test_most_replicas_go_on_and_the_others_take_over_their_state():
     loop = loop_of("plain")
     own, at = loop.slow_hash, (loop.slow_hash, Round(3))
-    assert loop.verifier.diverged(headers({"000": own, "001": own}), *at) == ()
-    assert loop.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
-    assert loop.verifier.diverged(headers({"001": own, "002": 7}), *at) == ("002",), (
+    assert loop.verifier.check_replicas(headers({"000": own, "001": own}), *at) == ((), "")
+    assert loop.verifier.check_replicas(headers({"000": own, "001": own, "002": 7}), *at) == (("002",), "")
+    assert loop.verifier.check_replicas(headers({"001": own, "002": 7}), *at) == (("002",), ""), (
         "its own counts, taking part or not"
     )
     with pytest.raises(StateTransferRequired) as outrun:
-        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
+        loop.verifier.check_replicas(headers({"000": own, "001": 7, "002": 7}), *at)
     assert outrun.value.state == loop.exchange.recover
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
         with pytest.raises(ReplicasDiverged, match="before round 3"):
-            loop.verifier.diverged(headers(even), *at)
+            loop.verifier.check_replicas(headers(even), *at)
     static = loop_of("plain", exchange=Static())
     with pytest.raises(ReplicasDiverged):
-        static.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at)
+        static.verifier.check_replicas(headers({"000": own, "001": own, "002": 7}), *at)
 
 
 def seen_in(loop, **rounds):
@@ -167,15 +167,14 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     loop.exchange.size = 4
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
-    assert loop.verifier.diverged(two, *at) == ()
-    assert "the hashes of 2 of 4 peers are too few to decide" in loop.verifier.undecided(two, *at)
+    diverged, note = loop.verifier.check_replicas(two, *at)
+    assert diverged == () and "the hashes of 2 of 4 peers are too few to decide" in note
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
-    assert not loop.verifier.undecided(three, *at)
     if odd == "001":
-        assert loop.verifier.diverged(three, *at) == ("001",)
+        assert loop.verifier.check_replicas(three, *at) == (("001",), "")
     else:
         with pytest.raises(StateTransferRequired):
-            loop.verifier.diverged(three, *at)
+            loop.verifier.check_replicas(three, *at)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "at the start"])
@@ -187,12 +186,12 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
     if seen:
         seen_in(loop, p000=2, p001=2, p002=2, p003=2, p004=2)
     filled = headers({"000": own, "003": 7, "004": 7})
-    assert loop.verifier.diverged(filled, *at) == ()
-    assert "3 of 5 peers are too few" in loop.verifier.undecided(filled, *at)
-    assert not loop.verifier.undecided(headers({"000": own, "001": own, "002": own}), *at), "they agree"
-    assert loop.verifier.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
+    diverged, note = loop.verifier.check_replicas(filled, *at)
+    assert diverged == () and "3 of 5 peers are too few" in note
+    assert loop.verifier.check_replicas(headers({"000": own, "001": own, "002": own}), *at) == ((), ""), "they agree"
+    assert loop.verifier.check_replicas(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == (("004",), "")
     with pytest.raises(StateTransferRequired):
-        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
+        loop.verifier.check_replicas(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
 
 
 def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes():
@@ -201,11 +200,11 @@ def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes()
     loop.exchange.size = 4
     seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
     two = headers({"000": own, "001": 7})
-    assert loop.verifier.diverged(two, own, Round(20)) == (), "002 may still tell"
+    assert loop.verifier.check_replicas(two, own, Round(20))[0] == (), "002 may still tell"
     with pytest.raises(ReplicasDiverged, match="before round 21, and it cannot be known whose are right"):
-        loop.verifier.diverged(two, own, Round(21))
+        loop.verifier.check_replicas(two, own, Round(21))
     with pytest.raises(ReplicasDiverged):
-        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
+        loop.verifier.check_replicas(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
 
 
 def test_a_round_that_nobody_can_judge_lands_and_is_noted():

@@ -19,7 +19,7 @@ from outerloop.commands import main
 from outerloop.config import load
 from outerloop.config.options import sweep_check
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.launcher import torchrun_rank
+from outerloop.launcher.torchrun import rank as torchrun_rank
 from tests.support.documents import BLOCKS, PAGES, ROOT, Block, blocks_of, name_of, options_of, prose_of
 
 SMALL = {

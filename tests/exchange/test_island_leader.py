@@ -50,7 +50,7 @@ def unable_to_join(rank, error, expected, **options):
     def joined(*args, **kwargs):
         raise error
 
-    from_recipe.join_exchange = joined
+    from_recipe.create_and_join = joined
     with pytest.raises(expected, match="nobody came"):
         outerloop.from_recipe("diloco", DistributedDataParallel(toy.model()), **options)
     return True

@@ -6,7 +6,7 @@ import pytest
 
 from outerloop.commands.observe import RunObservation, observe_run
 from outerloop.config.run_directory import identity_file
-from outerloop.core.contributor_rows import Contributions
+from outerloop.core.contributor_rows import ContributorTable
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.exchange_protocols import public_names, report_contributors
 from outerloop.swarm.access.identity import ensure_identity
@@ -21,7 +21,7 @@ def counts_of(*peers: SwarmGather) -> list[Contributor]:
     return [Contributor(peer, 1, 8, 0, 0) for peer in sorted(id_of(one.peer) for one in peers)]
 
 
-def observed(observation: RunObservation) -> Contributions | None:
+def observed(observation: RunObservation) -> ContributorTable | None:
     observation.seen()
     return observation.contributions(wait_s=60)
 

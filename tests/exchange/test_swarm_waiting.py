@@ -11,7 +11,7 @@ def test_a_round_that_itself_ends_with_a_timeout_is_no_longer_waited_for() -> No
     said: list[str] = []
     future: Future[list[object]] = Future()
     future.set_exception(TimeoutError("a request took too long"))
-    pending = PatientPending(future, waits_for=lambda: "no reason", on_status=said.append, take_over=pytest.fail)
+    pending = PatientPending(future, waits_for=lambda: "no reason", on_status=said.append, recover=pytest.fail)
     with pytest.raises(TimeoutError, match="a request took too long"):
         pending.wait(0.1)
     assert said == []

@@ -70,9 +70,9 @@ def test_no_import_path_is_compared():
 def test_the_rule_finds_what_it_forbids():
     source = """
 from outerloop.compress.topk import TopK
-from outerloop.compress.by_size import codec_of
+from outerloop.compress.by_size import compressor_of
 def f(x):
-    return isinstance(x, TopK | int) or type(x) is TopK or isinstance(codec_of(x), int)
+    return isinstance(x, TopK | int) or type(x) is TopK or isinstance(compressor_of(x), int)
 def g(x):
     match x:
         case TopK(k=3):

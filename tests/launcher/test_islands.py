@@ -21,7 +21,8 @@ from torch import distributed as dist
 
 from outerloop.config import island_checks, load, part_checks, rank_layout
 from outerloop.inner import gathered_follower, worker_checkpoint
-from outerloop.launcher import run_worker, torchrun_rank
+from outerloop.launcher import run_worker
+from outerloop.launcher.torchrun import rank as torchrun_rank
 from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from outerloop.swarm.timeouts import STATE_S
@@ -94,7 +95,7 @@ def before_its_end(run_dir, folder):
 @pytest.fixture(scope="module", autouse=True)
 def preloaded():
     own = [
-        "outerloop.launcher.torchrun_rank",
+        "outerloop.launcher.torchrun.rank",
         "outerloop.launcher.train",
         "outerloop.core.state.distributed_checkpoint",
         "outerloop.report.run_figure",

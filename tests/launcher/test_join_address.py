@@ -1,28 +1,20 @@
 """How others join is told for every run that they can join."""
 
-import io
-from types import SimpleNamespace
-from typing import Any, cast
+from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
-from rich.console import Console
 
 from outerloop.config import load
 from outerloop.config.manifest.describe_run import add_manifest
-from outerloop.launcher.supervisor import Supervisor
+from outerloop.launcher.address_lines import address_lines
 
 LOCAL, PUBLIC = "/ip4/127.0.0.1/tcp/4/p2p/x", "/ip4/198.51.100.7/tcp/4/p2p/x"
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 
 
 def told(address: str, *overrides: str, config: DictConfig | None = None) -> list[str]:
-    out = io.StringIO()
-    run = SimpleNamespace(
-        config=config or load.load(list(overrides)), console=Console(file=out), run=SimpleNamespace(path="runs/mine")
-    )
-    Supervisor.print_address(cast(Any, run), [address])
-    return out.getvalue().splitlines()
+    return list(address_lines(config or load.load(list(overrides)), Path("runs/mine"), [address]))
 
 
 @pytest.mark.parametrize("peers", ["exchange.peers=1", "exchange.peers=3", "workers=4"])

@@ -19,9 +19,9 @@ from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import fingerprint, shared_settings
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.inner.data.text import text
-from outerloop.launcher import torchrun_rank
 from outerloop.launcher.corpus_download import fetch_index
 from outerloop.launcher.shared_data import prepare
+from outerloop.launcher.torchrun import rank as torchrun_rank
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.corpus.folder import CorpusFolder

@@ -12,7 +12,7 @@ import pytest
 from torch import distributed as dist
 
 from outerloop.config import load
-from outerloop.launcher import torchrun_rank as rank
+from outerloop.launcher.torchrun import rank
 from outerloop.launcher.train import train
 from outerloop.state import checkpoint
 from outerloop.types import UserError

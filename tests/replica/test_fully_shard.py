@@ -172,7 +172,7 @@ def more_lanes(rank):
 
 def copies_of_shards():
     """One island of two copies of two shards, whose only peer is itself."""
-    from_recipe.join_exchange = lambda *args, **settings: toy.alone()
+    from_recipe.create_and_join = lambda *args, **settings: toy.alone()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
     outer = trained(sharded_islands.shard(Net(**ODD), mesh), "diloco", None, island=0, parts=[dist.get_rank() % 2])
     return {"slow": joined(outer, outer.slow)}

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import outerloop
-from outerloop.core.initial_state import Standing
+from outerloop.core.initial_state import StartPosition
 from outerloop.replica.island import Island
 from outerloop.types import UserError
 from tests.support import toy
@@ -38,7 +38,7 @@ def test_parameters_that_share_memory_are_refused_before_the_run_is_joined(monke
         r"^head\.weight and embed\.weight share memory but are different parameters: assign the parameter itself"
         r" \(head\.weight = embed\.weight\)$"
     )
-    monkeypatch.setattr("outerloop.config.from_recipe.join_exchange", None)
+    monkeypatch.setattr("outerloop.config.from_recipe.create_and_join", None)
     with pytest.raises(UserError, match=said):
         outerloop.from_recipe("diloco", with_shared_memory())
     with pytest.raises(UserError, match=said):
@@ -121,7 +121,7 @@ def test_a_parameter_without_values_is_refused(monkeypatch):
     net = toy.model().to("meta")
     with pytest.raises(UserError, match=r"^0\.weight is on the meta device, which stores no values: call to_empty"):
         toy.outer(net, toy.alone())
-    monkeypatch.setattr("outerloop.config.from_recipe.join_exchange", None)
+    monkeypatch.setattr("outerloop.config.from_recipe.create_and_join", None)
     with pytest.raises(UserError, match=r"^0\.weight is on the meta device"):
         outerloop.from_recipe("diloco", net)
 
@@ -142,4 +142,4 @@ def test_frozen_parameters_that_are_offloaded_to_the_meta_device_are_not_compare
     net = toy.model()
     net.base = torch.nn.Linear(4, 4, device="meta").requires_grad_(False)
     outer = outerloop.from_recipe("sparseloco", net, exchange=toy.alone())
-    assert outer.island.frozen_hash == "" and "frozen" not in Standing.of(outer).to_map()
+    assert outer.island.frozen_hash == "" and "frozen" not in StartPosition.of(outer).to_map()

@@ -12,7 +12,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.config import build, load, shared_settings
 from outerloop.core import compatibility
-from outerloop.core.round_scheduler import RoundScheduler
+from outerloop.core.round_scheduler import RoundScheduler, next_round
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
@@ -211,7 +211,7 @@ def test_a_restart_takes_the_same_h():
     assert half[0][1]["schedule"] == {"sync_every": 6, "landed": 1, "left_after": 9}
     assert whole[0][1]["schedule"] == resumed[0][1]["schedule"] != half[0][1]["schedule"]
     fresh = build.make_schedule(SETTINGS, lambda: half[0][1])
-    assert build.next_launch(fresh, 13) == Round(2) and fresh.sync_every == 6
+    assert next_round(fresh, 13) == Round(2) and fresh.sync_every == 6
 
 
 @pytest.mark.parametrize("schedule", [{"sync_every": 3, "landed": 1, "left_after": 9}, {}])

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from outerloop import wire
-from outerloop.compress.by_size import codec_of
+from outerloop.compress.by_size import compressor_of
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.elias_fano import EliasFano
 from outerloop.compress.index.rice import Rice
@@ -79,7 +79,7 @@ def decoded(codec: str, blob: bytes) -> Tensors:
 def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tensor) -> None:
     """Kept positions have one code only, and the kernel that lands them moves the weights by what they decode to."""
     payload = payload_of(codec)
-    topk = codec_of(payload.compress, dense.shape)
+    topk = compressor_of(payload.compress, dense.shape)
     if isinstance(topk, TopK) and dense.numel():
         position_M, value_M = (x[0] for x in decode_kept(payload, topk, [message], name, dense))
         rows, slow = topk.rows_at(dense.numel(), payload.context(ROUND.number, name)), torch.zeros_like(dense)

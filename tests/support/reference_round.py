@@ -12,7 +12,7 @@ import statistics
 import torch
 
 from outerloop import wire
-from outerloop.compress.by_size import codec_of
+from outerloop.compress.by_size import compressor_of
 from outerloop.core.codec import on
 from outerloop.protocols import Transforming
 from outerloop.types import CodecContext, Round
@@ -269,7 +269,7 @@ class Definition:
             context = CodecContext(round.number, seed, agreed=agreed, name=name)
             decoded[name] = compress.decode(on(value.device, encoded), value.shape, context).double()
             if self.as_coefficients(value.shape):
-                codec = codec_of(compress, value.shape)
+                codec = compressor_of(compress, value.shape)
                 kept = codec.coefficients(on(value.device, encoded), value.shape, context).double()
                 self.coefficients[rank, round, name] = kept
             if "next" in encoded:
@@ -317,14 +317,14 @@ class Definition:
         self.check_buffers(rank, round)
 
     def as_coefficients(self, shape):
-        codec, aggregate = codec_of(self.loop.codec.compress, shape), self.loop.pipeline.dense.aggregate
+        codec, aggregate = compressor_of(self.loop.codec.compress, shape), self.loop.pipeline.dense.aggregate
         return isinstance(codec, Transforming) and not getattr(aggregate, "combines_values", False)
 
     def values(self, round, name, mean):
         if not self.as_coefficients(mean.shape):
             return mean
         context = CodecContext(round.number, wire.name_hash(f"{self.seed} {round.number} {name}"), name=name)
-        values = codec_of(self.loop.codec.compress, mean.shape).inverse(mean.float(), context).double()
+        values = compressor_of(self.loop.codec.compress, mean.shape).inverse(mean.float(), context).double()
         return values.where(values != 0, 1e-9 * values.abs().max())  # the sign of a sum that cancels is unknown
 
     def drawn_near(self, rank, round, parts, own, slow):

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from outerloop.core.contributor_rows import Contributions, ContributorRow, to_maps
+from outerloop.core.contributor_rows import ContributorRow, ContributorTable, to_maps
 from outerloop.swarm.access.public_names import PublicName
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
@@ -40,7 +40,7 @@ def counted_at_the_end(*rows: ContributorRow) -> dict[str, Any]:
     return {"event": "contributors", "worker": 0, "step": 12, "contributors": to_maps(rows)}
 
 
-def swarm_page(contributions: Contributions | None, *names: str, settings: dict[str, Any] | None = None) -> Page:
+def swarm_page(contributions: ContributorTable | None, *names: str, settings: dict[str, Any] | None = None) -> Page:
     """A swarm with one peer for each public name: the first is Ada's peer, the second Bob's."""
     seen = []
     for peer, name in zip((ADA.peer, BOB.peer), names, strict=False):
@@ -110,7 +110,7 @@ def test_the_name_of_a_machine_is_that_of_its_settings():
 
 def test_a_swarm_lists_all_contributors_those_that_have_left_included():
     """The counts of the first read stay when the peer does not answer at the second."""
-    page = swarm_page(Contributions(3, [ADA, BOB, OTHERS], asked=2, equal=1), "Ada")
+    page = swarm_page(ContributorTable(3, [ADA, BOB, OTHERS], asked=2, equal=1), "Ada")
     assert brief(page) == [(ADA.peer, 60, 3, True), (BOB.peer, 30, 2, False), ("", 10, 4, None)]
     assert page["counted"] is not None and (page["counted"]["round"], page["counted"]["equal"]) == (3, 1)
     assert page["counted"]["text"] == "rounds 1 to 3; 1 of 2 other peers state the same counts"
@@ -119,7 +119,7 @@ def test_a_swarm_lists_all_contributors_those_that_have_left_included():
 
 @pytest.mark.parametrize(("settings", "tokens"), [({"inner.seq_len": 128}, 12_800), ({}, None)])
 def test_the_tokens_of_a_swarm_are_those_of_the_counted_samples(settings: dict[str, Any], tokens: int | None):
-    page = swarm_page(Contributions(3, [ADA, BOB, OTHERS]), "Ada", settings=settings)
+    page = swarm_page(ContributorTable(3, [ADA, BOB, OTHERS]), "Ada", settings=settings)
     assert page["run"]["tokens"] == tokens
     assert swarm_page(None, "Ada", settings=settings)["run"]["tokens"] is None
 
@@ -132,7 +132,7 @@ def test_a_swarm_that_does_not_count_lists_no_contributors():
 
 
 def test_the_text_page_has_names_and_contributors():
-    lines = page_text(swarm_page(Contributions(3, [ADA, BOB, OTHERS]), "Ada"), "").splitlines()
+    lines = page_text(swarm_page(ContributorTable(3, [ADA, BOB, OTHERS]), "Ada"), "").splitlines()
     words = [" ".join(line.split()) for line in lines]
     assert words[words.index("contributors (rounds 1 to 3)") + 1 :][:4] == [
         "name peer samples share rounds first round last round online",
@@ -144,7 +144,7 @@ def test_the_text_page_has_names_and_contributors():
 
 
 def test_metrics_have_names_as_labels_that_are_escaped():
-    page = swarm_page(Contributions(3, [replace(ADA, name=QUOTES), OTHERS]), QUOTES)
+    page = swarm_page(ContributorTable(3, [replace(ADA, name=QUOTES), OTHERS]), QUOTES)
     found = samples_of(page)
     label = 'name="A\\"d\\\\a</td><script>"'
     assert found[f'outerloop_contributor_info{{peer="{ADA.peer}",{label}}}'] == "1"
@@ -155,7 +155,7 @@ def test_metrics_have_names_as_labels_that_are_escaped():
 
 def test_a_flood_of_contributors_is_bounded():
     many = [ContributorRow(f"p{i}", f"name {i}", 1, 5000 - i, 1, 1) for i in range(4096)]
-    page = swarm_page(Contributions(1, many), "Ada")
+    page = swarm_page(ContributorTable(1, many), "Ada")
     assert len(page["contributors"]) == MAX_CONTRIBUTORS
     assert page["counted"] is not None and page["counted"]["peers"] == 4096
     assert page["counted"]["samples"] == sum(5000 - i for i in range(4096)), "those that are not listed included"

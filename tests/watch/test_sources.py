@@ -13,7 +13,7 @@ import pytest
 from outerloop.commands import main
 from outerloop.commands.watch.sources import folder_source, settings_of
 from outerloop.config.manifest.content import RunManifest
-from outerloop.core.contributor_rows import Contributions, ContributorRow
+from outerloop.core.contributor_rows import ContributorRow, ContributorTable
 from outerloop.watch import rows
 from outerloop.watch.model.schema import json_schema
 from outerloop.watch.rows import RowFile
@@ -181,7 +181,7 @@ def test_a_diverged_run_of_a_sweep_is_shown_as_nan(tmp_path):
 
 def test_a_swarm_source_takes_what_the_visitor_sees():
     evidence = SimpleNamespace(peer="000-x", why="two votes")
-    counts = Contributions(3, [ContributorRow("x", "Ada", 3, 60, 1, 3)])
+    counts = ContributorTable(3, [ContributorRow("x", "Ada", 3, 60, 1, 3)])
     observation = SimpleNamespace(
         seen=lambda: [], links=lambda: {}, expelled=lambda: [evidence], contributions=lambda: counts
     )

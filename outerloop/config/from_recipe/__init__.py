@@ -15,7 +15,7 @@ from torch.nn import Module
 from outerloop.config import build, load, part_checks, shared_settings
 from outerloop.config.from_recipe.arguments import address_list, check_arguments, check_connection, load_settings
 from outerloop.config.from_recipe.islands import join_as_one_peer, refuse_shards_over_ranks, start_on_leader
-from outerloop.config.from_recipe.join import State, join_exchange
+from outerloop.config.from_recipe.join import State, create_and_join
 from outerloop.config.island_checks import refuse_single_process_options
 from outerloop.config.option_mapping import applicable_options, refuse_inapplicable, to_overrides
 from outerloop.config.peer_check import start_together
@@ -163,7 +163,7 @@ def from_recipe(
     shards = num_shards(model)
 
     def join(*, leads_others: bool, lanes: int = 1) -> Exchange:
-        return exchange or join_exchange(
+        return exchange or create_and_join(
             settings, Path(run_dir), state, leads_others=leads_others, lanes=lanes, group=group
         )
 

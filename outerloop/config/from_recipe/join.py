@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 State = dict[str, Any]
 
 
-def join_exchange(
+def create_and_join(
     settings: Any,
     run_dir: Path,
     state: State | None,

@@ -191,7 +191,7 @@ def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     Raises NotDescribable if the two configurations do not have the same options and classes.
     """
     base, wanted, changed = base.copy(), leaves(config), dict[str, Any]()
-    while (key := first_difference(current := leaves(base), wanted)) is not None:
+    while (key := first_changed(current := leaves(base), wanted)) is not None:
         if key not in current or key not in wanted or is_hidden(key):
             raise NotDescribable(f"{key} is not one of outerloop's options, or names a custom class")
         changed[key] = wanted[key]
@@ -199,7 +199,7 @@ def changed_values(base: DictConfig, config: DictConfig) -> dict[str, Any]:
     return changed
 
 
-def first_difference(ours: Settings, theirs: Settings) -> str | None:
+def first_changed(ours: Settings, theirs: Settings) -> str | None:
     """Return the key of the first setting that differs, or None if all are equal.
 
     Keys with fewer dots come first; keys with equally many dots are in alphabetical order.

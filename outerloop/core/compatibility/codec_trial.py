@@ -16,7 +16,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop import wire
-from outerloop.compress.by_size import codec_of
+from outerloop.compress.by_size import compressor_of
 from outerloop.core.compatibility.trials import probe
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
@@ -63,7 +63,7 @@ def smallest_tensors(compress: Compressor, shapes: Mapping[str, Size]) -> dict[s
     smallest: dict[tuple[int, int], str] = {}
     for name, shape in sorted(shapes.items(), key=lambda item: item[1].numel()):
         if 0 < shape.numel() <= MAX_VALUES:
-            smallest.setdefault((id(codec_of(compress, shape)), len(shape)), name)
+            smallest.setdefault((id(compressor_of(compress, shape)), len(shape)), name)
     draw = torch.Generator().manual_seed(0)
     return {name: torch.randn(shapes[name], generator=draw, dtype=torch.float32) for name in smallest.values()}
 

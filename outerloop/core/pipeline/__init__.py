@@ -7,68 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.core.codec import UpdateCodec, on
+from outerloop.core.codec import UpdateCodec
 from outerloop.core.pipeline.dense import DensePipeline, LocalUpdate
 from outerloop.core.pipeline.fused import FusedPipeline, SparseUpdates
+from outerloop.core.pipeline.values import AggregatedRound, DecodedRound, Snapshot
 from outerloop.kernels.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.island import Island, to_float32
 from outerloop.replica.state_size import tree_bytes
-from outerloop.types import Contribution, Parts, Round, Tensors
+from outerloop.types import Contribution, Round, Tensors
 
 MAX_DENSE_FRACTION = 1 / 16
 """Maximum ratio of bytes in dense to fused tensors at which decoded messages count as small (`decoded_is_small`)."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The input of a launch: the model's buffers, and its gradients or fast weights (in the model's own dtype)."""
-
-    read: Tensors
-    buffers: dict[str, Parts]
-
-
-@dataclass(frozen=True)
-class DecodedRound:
-    """The decoded messages of a round.
-
-    messages: sorted by peer name.
-    kept: decoded sparse updates of the tensors that go through the fused pipeline.
-    norms: L2 norm of each message; empty if norms were not measured.
-    """
-
-    messages: list[wire.Message]
-    kept: dict[str, SparseUpdates]
-    norms: list[float]
-
-
-@dataclass(frozen=True)
-class AggregatedRound:
-    """The result of aggregating a round.
-
-    messages: sorted by peer name.
-    mean: the aggregate of the tensors that go through the dense pipeline.
-    kept: all peers' sparse updates of the tensors that go through the fused pipeline, not aggregated yet.
-    buffers: the mean of all peers' buffers.
-    """
-
-    messages: list[wire.Message]
-    mean: Tensors
-    kept: dict[str, SparseUpdates]
-    buffers: Tensors
-
-    def to(self, device: torch.device) -> AggregatedRound:
-        """Return a copy with all tensors on this device. The messages are not moved."""
-        kept = {name: k.to(device) for name, k in self.kept.items()}
-        return AggregatedRound(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
 
 class RoundPipeline:
@@ -169,11 +126,11 @@ class RoundPipeline:
         """
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.codec.unpack(contribution, like) for contribution in in_order]
-        kept = self.fused.combine(messages, self.split(like)[0])
+        kept = self.fused.decode(messages, self.split(like)[0])
         measured |= self.dense.aggregate.needs_norms
         return DecodedRound(messages, kept, self.norms(messages, kept, like) if measured else [])
 
-    def combine(
+    def aggregate(
         self, decoded: DecodedRound, like: Tensors, *, factors: list[float], samples: list[int]
     ) -> AggregatedRound:
         """Aggregate all messages, after multiplying each by its factor.
@@ -184,19 +141,19 @@ class RoundPipeline:
         """
         messages, dense = decoded.messages, {name: x for name, x in like.items() if name not in decoded.kept}
         norms = [norm * factor for norm, factor in zip(decoded.norms, factors, strict=True)] if decoded.norms else []
-        mean = self.dense.combine(messages, dense, factors=factors, samples=samples, norms=norms)
+        mean = self.dense.aggregate_messages(messages, dense, factors=factors, samples=samples, norms=norms)
         kept = self.fused.scaled(decoded.kept, factors, norms)
         return AggregatedRound(messages, mean, kept, self.buffers.combine(messages))
 
-    def sent(self, combined: AggregatedRound, like: Tensors) -> Iterator[list[Tensor]]:
+    def sent(self, aggregated: AggregatedRound, like: Tensors) -> Iterator[list[Tensor]]:
         """For each tensor, yield all peers' contributions, ordered by peer name.
 
         Coordinates that are zero for all peers may be omitted.
         """
-        number = combined.messages[0].header.round
-        yield from self.fused.sent(number, combined.kept, like)
-        for name in combined.mean:
-            yield self.dense.contributions(combined.messages, name, like[name])
+        number = aggregated.messages[0].header.round
+        yield from self.fused.sent(number, aggregated.kept, like)
+        for name in aggregated.mean:
+            yield self.dense.decoded(aggregated.messages, name, like[name])
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, SparseUpdates], like: Tensors) -> list[float]:
         """Return the L2 norm of each message, over all of its tensors, dense and fused.
@@ -210,19 +167,19 @@ class RoundPipeline:
         ]
         return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
 
-    def land(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
+    def land(self, aggregated: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
         """Update the residual, the slow and fast weights, and the buffers. Return Σ ḡ², where ḡ is the aggregate.
 
         Overwrites `fast_at_launch`. included: whether the round includes this peer's message.
         """
         if included:
-            squares = self.land_with_own(combined, update, fast_at_launch)
+            squares = self.land_with_own(aggregated, update, fast_at_launch)
         else:
-            squares = self.land_without_own(combined, update)
-        self.buffers.land(combined.buffers, included=included)
+            squares = self.land_without_own(aggregated, update)
+        self.buffers.land(aggregated.buffers, included=included)
         return squares
 
-    def land_with_own(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
+    def land_with_own(self, aggregated: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
         """Land a round that includes this peer's message.
 
         If merge_local is "carry", fast weights θ ← slow weights φ + (θ − θ at the launch), so that no inner step since
@@ -230,14 +187,14 @@ class RoundPipeline:
         """
         if self.carry:
             self.island.add(fast_at_launch, alpha=-1)  # θ now contains only the progress since the launch
-        kept, on_copy = combined.kept, self.fused.on_copy
+        kept, on_copy = aggregated.kept, self.fused.on_copy
         fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.read_raw(kept)
-        squares = self.update_slow(combined, update, fast, included=True)
+        squares = self.update_slow(aggregated, update, fast, included=True)
         in_place = not on_copy and self.fused.begin_memory is None  # the kernels have set θ to φ
-        self.write([*combined.mean, *(() if in_place else kept)], carry=self.carry)
+        self.write([*aggregated.mean, *(() if in_place else kept)], carry=self.carry)
         return squares
 
-    def land_without_own(self, combined: AggregatedRound, update: Tensors) -> float:
+    def land_without_own(self, aggregated: AggregatedRound, update: Tensors) -> float:
         """Land a round that was decided without this peer's message, or that refused it (RoundLander.discard follows).
 
         The residual does not change. The fast weights θ change by the same amount as the slow weights φ, so Δ = φ − θ
@@ -245,20 +202,20 @@ class RoundPipeline:
         """
         fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        squares = self.update_slow(combined, update, self.island.read_raw(combined.kept), included=False)
+        squares = self.update_slow(aggregated, update, self.island.read_raw(aggregated.kept), included=False)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
-    def update_slow(self, combined: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
+    def update_slow(self, aggregated: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
         """Update the slow weights. If the round `included` this peer's message, also update the residual.
 
         Returns Σ ḡ², where ḡ is the aggregate.
 
         fast: the fast weights of fused tensors, which the kernels set to the new slow weights.
         """
-        slow = {name: self.slow[name] for name in combined.kept}
-        squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)
-        return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
+        slow = {name: self.slow[name] for name in aggregated.kept}
+        squares = self.dense.land(aggregated.mean, aggregated.messages, update, self.slow, included=included)
+        return squares + self.fused.land(aggregated.kept, aggregated.messages, slow, fast, included=included)
 
     def discard(self, names: Iterable[str]) -> None:
         """Discard the fast weights' progress and the residual of these parameters: θ ← φ, e ← 0."""

@@ -70,7 +70,7 @@ class DensePipeline:
         parts = {name: self.codec.encode(number, name, x, leads=leads) for name, x in update.items()}
         return LocalUpdate(parts, update, squares(delta))
 
-    def combine(
+    def aggregate_messages(
         self,
         messages: list[wire.Message],
         like: Tensors,
@@ -89,21 +89,21 @@ class DensePipeline:
         norms: norm of each whole message after scaling, if the aggregate needs norms.
         """
 
-        def combined(name: str, x: Tensor) -> Tensor:
-            sent = self.scaled(name, self.contributions(messages, name, x), factors)
+        def aggregated(name: str, x: Tensor) -> Tensor:
+            sent = self.scaled(name, self.decoded(messages, name, x), factors)
             mean = self.aggregate(sent, samples, norms)
             return mean if self.combines_values else self.codec.values(messages[0].header.round, name, mean)
 
-        return {name: combined(name, x) for name, x in like.items()}
+        return {name: aggregated(name, x) for name, x in like.items()}
 
-    def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
+    def decoded(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
         """Decode one tensor of each message, to coefficients or values: the form that is aggregated.
 
         Raises InvalidMessage if a message cannot be decoded.
         """
-        return [self.contribution(message, name, like) for message in messages]
+        return [self.decode(message, name, like) for message in messages]
 
-    def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
+    def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """Decode one tensor of a message, to coefficients or values: the form that is aggregated.
 
         Raises InvalidMessage if the message cannot be decoded.
@@ -133,8 +133,7 @@ class DensePipeline:
         message cannot be decoded.
         """
         return {
-            name: self.sum_of_squares(name, self.contribution(message, name, x), of=x.numel())
-            for name, x in like.items()
+            name: self.sum_of_squares(name, self.decode(message, name, x), of=x.numel()) for name, x in like.items()
         }
 
     def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:

@@ -89,10 +89,10 @@ class FusedPipeline:
 
         The tensor must not be empty, and its chunks must consist of whole blocks (values that share a residual scale).
         """
-        codec = sparse_codec(self.codec.compress, slow.shape) if self.fits else None
+        sparse = sparse_codec(self.codec.compress, slow.shape) if self.fits else None
         return (
-            codec is not None
-            and codec.chunk % self.residual.block == 0
+            sparse is not None
+            and sparse.chunk % self.residual.block == 0
             and slow.dtype == torch.float32
             and fast in (torch.float32, torch.bfloat16)
             and slow.numel() > 0
@@ -111,7 +111,7 @@ class FusedPipeline:
 
         def encode(name: str) -> tuple[Parts, float]:
             x = slow[name]
-            sparse, context = self.codec_of(x), self.codec.context(number, name)
+            sparse, context = self.sparse_of(x), self.codec.context(number, name)
             rows = sparse.rows_at(x.numel(), context)
             held, scale, beta = self.residual.at_launch(name)
             signs, how = on_device(sparse.signs(x.numel(), context), x.device), Selection(beta, rows.chunk, rows.k)
@@ -122,16 +122,16 @@ class FusedPipeline:
         squares = sum(squares for _, squares in parts.values())
         return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
-    def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
+    def decode(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
         """Decode each tensor's kept positions and values from all messages, which are sorted by peer name.
 
         Raises InvalidMessage if a message cannot be decoded. Changes nothing.
         """
 
-        def decode(name: str) -> SparseUpdates:
-            return SparseUpdates(*decode_kept(self.codec, self.codec_of(like[name]), messages, name, like[name]))
+        def decode_tensor(name: str) -> SparseUpdates:
+            return SparseUpdates(*decode_kept(self.codec, self.sparse_of(like[name]), messages, name, like[name]))
 
-        return of_each(decode, like)
+        return of_each(decode_tensor, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
         """For each tensor, yield all peers' contributions, (U,) float32 each.
@@ -139,7 +139,7 @@ class FusedPipeline:
         U is the number of coordinates that at least one peer sent.
         """
         for name, k in kept.items():
-            rows = self.codec_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
+            rows = self.sparse_of(like[name]).rows_at(like[name].numel(), self.codec.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
             chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
@@ -166,7 +166,7 @@ class FusedPipeline:
 
     def land(
         self,
-        combined: dict[str, SparseUpdates],
+        updates: dict[str, SparseUpdates],
         messages: list[wire.Message],
         slow: Tensors,
         fast: Tensors,
@@ -180,12 +180,12 @@ class FusedPipeline:
         fast: the fast weights; if `included`, those at the launch.
         included: whether the round includes this peer's message.
         """
-        if not combined:
+        if not updates:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round
         own = senders.index(self.peer) if included else -1
-        step = self.sgd.step(next(iter(combined)))
-        residual, like = self.residual, {name: slow[name] for name in combined}
+        step = self.sgd.step(next(iter(updates)))
+        residual, like = self.residual, {name: slow[name] for name in updates}
         # Allocate here, not in the threads, whose order varies: new tensors must be stored in the order of names.
         stored = {
             name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
@@ -193,8 +193,8 @@ class FusedPipeline:
         momentum = {name: self.sgd.momentum_of(x) if step.momentum else None for name, x in like.items()}
 
         def land_tensor(name: str) -> float:
-            x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
-            context, sparse = self.codec.context(number, name), self.codec_of(x)
+            x, kept, (held, scale, beta) = slow[name], updates[name], stored[name]
+            context, sparse = self.codec.context(number, name), self.sparse_of(x)
             rows, signs = sparse.rows_at(x.numel(), context), on_device(sparse.signs(x.numel(), context), x.device)
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
@@ -203,11 +203,11 @@ class FusedPipeline:
 
         return sum(of_each(land_tensor, like).values())
 
-    def codec_of(self, x: Tensor) -> SparseCodec:
+    def sparse_of(self, x: Tensor) -> SparseCodec:
         """Return the codec for tensor x, which this pipeline must support."""
-        codec = sparse_codec(self.codec.compress, x.shape)
-        assert codec is not None
-        return codec
+        sparse = sparse_codec(self.codec.compress, x.shape)
+        assert sparse is not None
+        return sparse
 
 
 def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,8 @@ from outerloop import wire
 from outerloop.aggregate.exclusion_votes import ACCUSED, ExclusionVotes
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
-from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
+from outerloop.core.pipeline import RoundPipeline
+from outerloop.core.pipeline.values import AggregatedRound, DecodedRound
 from outerloop.core.round import InFlight
 from outerloop.exchange_protocols import decode_shared, replicated
 from outerloop.protocols import Exchange
@@ -96,7 +97,7 @@ class RoundVerifier:
         rest = [contribution for contribution in received if contribution.peer not in excluded]
         if not rest:
             raise wire.InvalidMessage("; ".join(excluded.values()))
-        verified = self.read(rest, like, refused, screened=bool(refused))
+        verified = self.aggregate_usable(rest, like, refused, screened=bool(refused))
         agreed = agreement(self.pipeline.sent(verified.aggregated, like)) if self.measures else None
         return replace(verified, excluded=excluded, agreement=agreed)
 
@@ -112,7 +113,7 @@ class RoundVerifier:
                 messages.append(replace(message, parts={ACCUSED: message.parts[ACCUSED]}))
         return self.votes.excluded(messages)
 
-    def read(
+    def aggregate_usable(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
     ) -> VerifiedRound:
         """Aggregate all usable messages, and list the messages that are left out, with the reasons.
@@ -138,12 +139,12 @@ class RoundVerifier:
             new = {} if self.exchange.info.waits_for_all else self.undecodable(usable, like)
             if not new:
                 raise
-        return self.read(received, like, {**refused, **new}, screened=screened)
+        return self.aggregate_usable(received, like, {**refused, **new}, screened=screened)
 
     def aggregate(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
         """Aggregate messages with the norm screen's factors and weights. Raises InvalidMessage if decoding fails."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
-        aggregated = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
+        aggregated = self.pipeline.aggregate(decoded, like, factors=factors, samples=samples)
         return VerifiedRound(aggregated, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
@@ -166,23 +167,28 @@ class RoundVerifier:
         for contribution in usable:
             try:
                 decoded = self.pipeline.decode([contribution], like, measured=False)
-                self.pipeline.combine(decoded, like, factors=[1.0], samples=[0])
+                self.pipeline.aggregate(decoded, like, factors=[1.0], samples=[0])
             except wire.InvalidMessage as bad:
                 found[contribution.peer] = f"{contribution.peer}: {bad}"
         return found
 
-    def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers whose reported hash of the slow weights differs from that of most peers.
+    def check_replicas(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[tuple[str, ...], str]:
+        """Check that this peer's slow weights equal those of most peers, before the round lands.
 
-        `own` is this peer's hash. If recently seen peers are missing, a hash reported by fewer than half of all peers
-        is not used to decide who is right, because a dishonest leader may have left the others out (`undecided`).
+        `own` is the hash of this peer's slow weights. If recently seen peers are missing, a hash reported by fewer than
+        half of all peers is not used to decide who is right, because a dishonest leader may have left the others out.
+
+        Returns the peers whose reported hash differs from that of most peers, and a note if too few hashes are known to
+        decide whose weights are right (`undecided`), or "".
 
         Raises StateTransferRequired if this peer is in the minority and can load the other peers' state. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if the exchange cannot transfer state.
         """
         hashes = self.hashes(messages, own)
-        if not self.shared or len(set(hashes.values())) == 1 or self.undecided(messages, own, round):
-            return ()
+        if not self.shared or len(set(hashes.values())) == 1:
+            return (), ""
+        if undecided := self.undecided(hashes, own, round):
+            return (), undecided
         [(most, peers), *_] = Counter(hashes.values()).most_common()
         if self.replicated is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
@@ -192,16 +198,15 @@ class RoundVerifier:
             )
         if own != most:
             raise StateTransferRequired(self.replicated.recover)
-        return tuple(peer for peer, slow in hashes.items() if slow != most)
+        return tuple(peer for peer, slow in hashes.items() if slow != most), ""
 
-    def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return a note if hashes differ and too few hashes are known to decide whose weights are right; else "".
+    def undecided(self, hashes: Mapping[str, int], own: int, round: Round) -> str:
+        """Return a note if too few hashes are known to decide whose weights are right, given hashes that differ.
 
         Fewer than half of all peers are assumed to lie, so if half of all peers report the same hash, at least one of
-        them is honest.
+        them is honest. Returns "" if enough hashes are known, or if the exchange cannot transfer state.
         """
-        hashes = self.hashes(messages, own)
-        if not self.shared or len(set(hashes.values())) == 1 or self.replicated is None:
+        if self.replicated is None:
             return ""
         [(_, peers), *_] = Counter(hashes.values()).most_common()
         known = self.known_peers(hashes, round.number)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from outerloop.inner.data.windows import TokenArray
-from outerloop.swarm.corpus.folder import CorpusFolder, Tell, corpus_path, ignore
+from outerloop.swarm.corpus.folder import CorpusFolder, OnStatus, corpus_path, ignore
 from outerloop.swarm.corpus.index import MAX_SHARDS, MAX_VOCAB, NAME, SHARD_BYTES, CorpusIndex, token_bytes
 from outerloop.types import UserError
 
@@ -32,7 +32,7 @@ class Publishable(Protocol):
         ...
 
 
-def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = ignore) -> CorpusFolder:
+def publish(corpus: Publishable, *, name: str, folder: str | None, on_status: OnStatus = ignore) -> CorpusFolder:
     """Write the corpus to its folder inside `folder` (null: ~/.cache/outerloop/corpus), and return that folder.
 
     The tokens are read once to compute the hashes, and once more if shards are missing in the folder or damaged.
@@ -51,14 +51,14 @@ def publish(corpus: Publishable, *, name: str, folder: str | None, tell: Tell = 
     )
     path = corpus_path(folder, index.sha.hex())
     with disk_errors(path):
-        out = CorpusFolder.create(path, index, tell)
+        out = CorpusFolder.create(path, index, on_status)
 
     def write_missing() -> None:
         for sha, shard in zip(index.shards, shards(train, val, corpus.vocab_size), strict=True):
             if not out.holds(sha):
                 write(out, sha, shard)
 
-    out.complete(write_missing, tell)
+    out.complete(write_missing, on_status)
     return out
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from outerloop.inner.data.corpus import check_rank
-from outerloop.inner.data.partition import rank_span
 from outerloop.inner.data.tokenization import BYTES, byte_tokenizer, identity_of, load_tokenizer
-from outerloop.inner.data.tokens import Shard, Shards
-from outerloop.inner.data.windows import TokenArray, WindowStream, spread_windows
+from outerloop.inner.data.tokens import Shard, ShardCorpus, Shards
 from outerloop.swarm.corpus.folder import CorpusFolder, corpus_path
 from outerloop.swarm.corpus.index import token_bytes
 from outerloop.types import UserError
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class SharedCorpus:
+class SharedCorpus(ShardCorpus):
     """A corpus of token shards without headers. Each worker trains on a contiguous span of the training tokens.
 
     The index must be in the folder; the shards are needed only when tokens are read.
@@ -50,19 +46,6 @@ class SharedCorpus:
         where = f"of which {missing / 1e6:,.1f} MB are to be downloaded to" if missing else "in"
         size = f"{index.size_bytes / 1e6:,.1f} MB of tokens"
         self.what = f"data=shared ({index.name}: {size}, {where} {self.folder.path.parent})"
-
-    def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
-        check_rank(rank, size)
-        part = self.train.view(rank_span(len(self.train), rank, size))
-        what = f"{self.what}, training tokens of worker {rank} of {size}"
-        return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
-
-    def training_text(self) -> TokenArray:
-        return self.train
-
-    def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        what = f"{self.what}, validation tokens"
-        return spread_windows(self.val, seq_len=seq_len, sequences=sequences, what=what)
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return byte_tokenizer() if self.tokenizer_identity == BYTES else self._tokenizer

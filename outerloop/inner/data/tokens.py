@@ -111,7 +111,31 @@ class Shards:
         return tokens
 
 
-class TokenShards:
+class ShardCorpus:
+    """A corpus of token shards. Each worker trains on a contiguous span of the training tokens.
+
+    train, val: the training and the validation tokens. what: describes the corpus in messages. A subclass sets all.
+    """
+
+    train: Shards
+    val: Shards
+    what: str
+
+    def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
+        check_rank(rank, size)
+        part = self.train.view(rank_span(len(self.train), rank, size))
+        what = f"{self.what}, training tokens of worker {rank} of {size}"
+        return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
+
+    def training_text(self) -> Shards:
+        return self.train
+
+    def validation(self, *, seq_len: int, sequences: int) -> Tensor:
+        what = f"{self.what}, validation tokens"
+        return spread_windows(self.val, seq_len=seq_len, sequences=sequences, what=what)
+
+
+class TokenShards(ShardCorpus):
     """A corpus of llm.c token shards, joined in path order. Each worker trains on a contiguous span of the tokens.
 
     Args:
@@ -133,19 +157,6 @@ class TokenShards:
         self.train = tokens.view(slice(0, training))
         self.val = tokens.view(slice(training, None)) if val_files is None else self._open(val_paths)
         self.what = f"data=tokens ({len(tokens.shards)} files from {tokens.shards[0].path})"
-
-    def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
-        check_rank(rank, size)
-        part = self.train.view(rank_span(len(self.train), rank, size))
-        what = f"{self.what}, training tokens of worker {rank} of {size}"
-        return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
-
-    def training_text(self) -> Shards:
-        return self.train
-
-    def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        what = f"{self.what}, validation tokens"
-        return spread_windows(self.val, seq_len=seq_len, sequences=sequences, what=what)
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self._tokenizer

@@ -7,7 +7,7 @@
 
 `round`, `first` and `last` count from 0. `statement` is the peer's signed public name (public_names.py), or empty if it
 is not known; the digest is the sha256 of the msgpack of [round, rows without statements]. The contributions themselves
-are part of the state that all replicas share (core/contributions.py), so peers that landed the same rounds give equal
+are part of the state that all replicas share (core/ledger.py), so peers that landed the same rounds give equal
 digests. A single answer proves nothing: it is only the claim of the peer that answers.
 
 Peers that are present state their names in the roster. This service stores the names of all contributors in a file, and

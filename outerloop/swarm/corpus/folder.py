@@ -33,7 +33,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 FREE_BYTES = 1 << 30
 """Disk space that must remain free after a corpus has been written."""
 
-Tell = Callable[[str], None]
+OnStatus = Callable[[str], None]
 """Called with each line for the user."""
 Progress = Callable[[int, int], None]
 """Called with the number of bytes processed so far, and the total number of bytes."""
@@ -78,14 +78,14 @@ class CorpusFolder:
             raise UserError(f"{path / INDEX}: {error}: remove the file, so that it is downloaded again") from error
 
     @staticmethod
-    def create(path: Path, index: CorpusIndex, tell: Tell = ignore) -> CorpusFolder:
+    def create(path: Path, index: CorpusIndex, on_status: OnStatus = ignore) -> CorpusFolder:
         """Write the index to the folder of a corpus, unless the folder already contains it, and return the folder.
 
         Raises UserError if this user cannot write to the folder.
         """
         folder, content = CorpusFolder(path, index), index.to_bytes()
         if read_or_none(path / INDEX) != content:
-            with folder.writing(tell):
+            with folder.writing(on_status):
                 write_atomically(path / INDEX, content)
         return folder
 
@@ -114,7 +114,7 @@ class CorpusFolder:
         """Store a shard, and return once it is synced to disk."""
         write_atomically(self.file(sha), content)
 
-    def complete(self, fill: Callable[[], None], tell: Tell = ignore, hashed: Progress = ignore) -> None:
+    def complete(self, fill: Callable[[], None], on_status: OnStatus = ignore, hashed: Progress = ignore) -> None:
         """Bring all shards into the folder: remove those that are damaged, and call `fill` to write the missing ones.
 
         A folder that already has all shards is only read. `hashed` is called with the progress of hashing the shards.
@@ -123,10 +123,10 @@ class CorpusFolder:
         damaged = self.damaged(self._lengths, hashed)
         if not damaged and not self.missing():
             return
-        with self.writing(tell):
+        with self.writing(on_status):
             for sha in self.damaged(damaged):  # checked again: another process may have replaced the damaged files
                 self.file(sha).unlink()
-                tell(f"{self.file(sha)} was damaged: removed")
+                on_status(f"{self.file(sha)} was damaged: removed")
             if self.missing():
                 self.refuse_full_disk()
                 fill()
@@ -144,7 +144,7 @@ class CorpusFolder:
         return damaged
 
     @contextmanager
-    def writing(self, tell: Tell = ignore) -> Iterator[None]:
+    def writing(self, on_status: OnStatus = ignore) -> Iterator[None]:
         """Lock this folder for writing for the duration of a `with` block, and create the folder if it is absent.
 
         Waits while another process holds the lock. Removes files that a killed process left incomplete. Raises
@@ -160,7 +160,7 @@ class CorpusFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                tell(f"waiting for another process that writes to {self.path}")
+                on_status(f"waiting for another process that writes to {self.path}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             for begun in self.path.glob(".*.tmp"):
                 begun.unlink()

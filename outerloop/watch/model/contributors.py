@@ -1,6 +1,6 @@
 """List what each peer has contributed to a run, the peer with the most samples first.
 
-All peers of a run keep the same counts (core/contributions.py). They are read from a peer, or from the run directory
+All peers of a run keep the same counts (core/ledger.py). They are read from a peer, or from the run directory
 (run_counts.py). If neither has any, each worker of this machine is listed with the samples that it counts itself.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outerloop.core.contributor_rows import Contributions, ContributorRow
+from outerloop.core.contributor_rows import ContributorRow, ContributorTable
 from outerloop.watch.model.page import Contributor, Counted, Peer
 from outerloop.watch.model.values import count, text
 
@@ -39,7 +39,7 @@ def listed(rows: Sequence[ContributorRow], peers: Sequence[Peer], *, others_onli
     ]
 
 
-def stated_by_a_peer(contributions: Contributions) -> Counted:
+def stated_by_a_peer(contributions: ContributorTable) -> Counted:
     """Return the extent of the counts that one peer of a swarm has reported."""
     line = f"rounds 1 to {contributions.round}"
     if contributions.asked:

@@ -20,7 +20,7 @@ from outerloop.watch.model.timeline import Timeline, last_late_s
 from outerloop.watch.model.values import count, finite, setting, short_name, shown, text
 
 if TYPE_CHECKING:
-    from outerloop.core.contributor_rows import Contributions
+    from outerloop.core.contributor_rows import ContributorTable
     from outerloop.swarm.membership.roster import Record
     from outerloop.swarm.p2p.round_trips import Link
 
@@ -55,7 +55,7 @@ class SwarmState:
     now_s: float = 0.0
     bytes_sent: int = 0
     counted: dict[str, int] = field(default_factory=dict)
-    contributions: Contributions | None = None
+    contributions: ContributorTable | None = None
 
     def __post_init__(self) -> None:
         self.lockstep = "gossip" not in str(setting(self.settings, "exchange._target_", self.settings.get("exchange")))
@@ -66,7 +66,7 @@ class SwarmState:
         now_s: float,
         seen: Sequence[tuple[Record, float]],
         expelled: Mapping[str, str] | None,
-        contributions: Contributions | None = None,
+        contributions: ContributorTable | None = None,
         links: Mapping[str, Link] | None = None,
     ) -> None:
         """Update the state from one read of the roster.

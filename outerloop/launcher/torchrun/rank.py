@@ -35,8 +35,8 @@ from outerloop.config.rank_layout import group_timeout, island_and_rank, local_w
 from outerloop.exchange.distributed import Distributed
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import cpu_share
-from outerloop.launcher.torchrun_pool import TorchrunPool, run_rank
-from outerloop.launcher.torchrun_stop import send_event
+from outerloop.launcher.torchrun.pool import TorchrunPool, run_rank
+from outerloop.launcher.torchrun.stop import send_event
 from outerloop.launcher.worker_pool import run_to_end
 from outerloop.launcher.worker_process import leave_on_signals
 from outerloop.types import RoundFailed, Stopped, UserError, raise_terminated
@@ -102,7 +102,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store,
     from outerloop.launcher.train import train as run
 
     signal.signal(signal.SIGTERM, raise_terminated)
-    own = shared_settings(settings)
+    own = rank_settings(settings)
     for rank, theirs in enumerate(exchange_values(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")
     started: list[Path] = []
@@ -140,7 +140,7 @@ def run_other_rank(settings: DictConfig, world: Distributed, events: dist.Store)
 def train_rank(settings: DictConfig, world: Distributed, events: dist.Store, stop_point: StopPoint) -> bool:
     """Train in the run directory and from the inner step that rank 0 sends. Return whether the worker finished."""
     try:
-        exchange_values(settings, world, shared_settings(settings))
+        exchange_values(settings, world, rank_settings(settings))
         run, *_ = exchange_values(settings, world, None)
     except RoundFailed:  # rank 0 has ended, and has reported the reason
         return False
@@ -167,7 +167,7 @@ def exchange_values(settings: DictConfig, world: Distributed, own: Any) -> list[
     return [json.loads(bytes(contribution.blob)) for contribution in contributions]
 
 
-def shared_settings(settings: DictConfig) -> dict[str, Any]:
+def rank_settings(settings: DictConfig) -> dict[str, Any]:
     """Return the settings that must be equal on all ranks: those that determine training, except `data`.
 
     The ranks of an island communicate in every pass, so their micro-batches must be equal.

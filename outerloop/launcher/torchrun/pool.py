@@ -6,7 +6,7 @@ Rank 0 runs its own worker in a thread, so that its process can supervise all wo
 through the store of torchrun's rendezvous. Each event gets a number when it is sent; rank 0 reads and deletes events in
 this order.
 
-An interrupted run can end with a checkpoint of all ranks (torchrun_stop.py).
+An interrupted run can end with a checkpoint of all ranks (stop.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outerloop.exchange.network_peer import NeedsQuorum
 from outerloop.inner.events import Event
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import run_worker
-from outerloop.launcher.torchrun_stop import LEAVE, STOP_AFTER, STOP_REQUESTED, following_stop
+from outerloop.launcher.torchrun.stop import LEAVE, STOP_AFTER, STOP_REQUESTED, following_stop
 from outerloop.launcher.worker_pool import error_event, run_to_end, stopping_event
 from outerloop.launcher.worker_process import Emit, agree_on_checkpoint, swarm_exchange, with_peer_status
 from outerloop.protocols import Exchange

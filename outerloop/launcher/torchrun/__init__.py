@@ -1,0 +1,1 @@
+"""Run workers as processes that torchrun has started."""
