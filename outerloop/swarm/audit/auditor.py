@@ -66,6 +66,7 @@ class Auditor:
         on_status: Callable[[str], None],
     ) -> None:
         self._transport, self._rounds, self._own, self._probability = transport, rounds, own, probability
+        self._round_of = rounds.context.round_of
         self.desk, self._file, self._on_status = desk, file, on_status
         self.rpc = AuditRpc(
             transport,
@@ -111,7 +112,9 @@ class Auditor:
             self._news = asyncio.Event()
         for peer, header, _ in parts:
             if header is None:
-                logger.warning("round %d: the payload of %s has no audit header: it is left out", number, peer)
+                logger.warning(
+                    "%s: the payload of %s has no audit header: it is left out", self._round_of(number), peer
+                )
         return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
@@ -125,7 +128,8 @@ class Auditor:
     def _begin(self, pick: Pick) -> None:
         """Begin an audit if this peer is the first auditor."""
         if not pick.auditors:
-            logger.info("round %d: %s is not audited: no other peer has its machine class", pick.number, pick.peer)
+            round = self._round_of(pick.number)
+            logger.info("%s: %s is not audited: no other peer has its machine class", round, pick.peer)
         elif pick.auditors[0] == self._own:
             self._start(pick, None)
 
@@ -157,8 +161,9 @@ class Auditor:
 
         Return the leaf of the verdict, or None if this peer cannot give one.
         """
+        round = self._round_of(pick.number)
         if why := self._cannot_audit(pick):
-            logger.info("round %d: %s is not audited: %s", pick.number, pick.peer, why)
+            logger.info("%s: %s is not audited: %s", round, pick.peer, why)
             return None
         if not pick.header.leaves:
             return REFUSED
@@ -167,7 +172,7 @@ class Auditor:
             leaves, before, state = await self._fetch(pick)
         except FAILURES as error:
             why = str(error) or "too late"
-            logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, why)
+            logger.warning("%s: %s did not answer its auditor: %s", round, pick.peer, why)
             return REFUSED
         order = Order(pick, parent, leaves, before, state)
         self.desk.put(order)
@@ -222,7 +227,8 @@ class Auditor:
         matching, differing, refused = COUNTS
         kind = differing if verdict.differs else refused if verdict.leaf == REFUSED else matching
         self.counters[kind] += 1
-        line = f"audit of round {pick.number}, window {pick.window} of {pick.peer}: {verdict.outcome}"
+        round = self._round_of(pick.number)
+        line = f"audit of {round}, window {pick.window} of {pick.peer}: {verdict.outcome}"
         logger.info(line)
         if kind != matching:
             self._on_status(line)

@@ -11,9 +11,9 @@ from outerloop.types import listed_names
 
 
 def waiting_for(agreement: Chain) -> str:
-    """Return one line that states the current round and view, and what this peer is waiting for."""
+    """Return one line that states the current view, and what this peer is waiting for."""
     hard_state = agreement.hard_state
-    where = f"round {hard_state.number}, view {hard_state.promised}: "
+    where = f"view {hard_state.promised}: "
     if not agreement.votes:
         return where + f"decided by {len(hard_state.roster)} peers, not including this one"
     return where + (_as_leader(agreement) if agreement.leads else _as_follower(agreement))

@@ -116,7 +116,7 @@ def resignation_error(head: Commit, resignations: Resignations, signer: AcceptSi
     for resignation in resignations:
         peer = resignation.peer
         if peer not in head.roster or not resignation.covers(head):
-            return f"counts a resignation of {peer} that is not about round {head.number + 1}"
+            return f"counts a resignation of {peer} that is not about commit {head.number + 1}"
         if not signer.verify(peer, resignation.statement, resignation.signature):
             return f"counts a resignation of {peer} without a valid signature"
     return ""

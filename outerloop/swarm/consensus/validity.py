@@ -134,7 +134,7 @@ def _roster_error(
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it"
     history = [decided.commit for decided in hard_state.log]
-    missing, _ = absent_peers(history, run=hard_state.run, view=commit.view, absent_rounds=absent_rounds)
+    missing, _ = absent_peers(history, session=hard_state.session, view=commit.view, absent_rounds=absent_rounds)
     if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
@@ -149,7 +149,7 @@ def _roster_error(
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
     """Check that the commit demotes the peers whose views failed (commit.py). Return the error, or ""."""
-    expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
+    expected = next_demoted(hard_state.session, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""
     named, due = (", ".join(peers) or "nobody" for peers in (commit.demoted, expected))

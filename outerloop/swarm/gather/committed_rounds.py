@@ -188,8 +188,8 @@ class CommittedRounds:
             return ""
         missing = [participant.peer for participant in self._missing(self._commits[number])]
         if not missing:
-            return f"round {number}: decided, all payloads have arrived"
-        return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
+            return "decided, all payloads have arrived"
+        return f"decided, payloads of {', '.join(missing)} have not arrived yet"
 
     def _is_current(self, commit: Commit) -> bool:
         """Return whether this commit is still part of the current chain."""

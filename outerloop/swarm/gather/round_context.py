@@ -35,6 +35,7 @@ from outerloop.swarm.consensus.messages import JoinRequest, Message
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.event_queue import MAX_WAITING, EventQueue
 from outerloop.swarm.validation import id_of
+from outerloop.types import Round
 
 MAX_ROUNDS = 64
 
@@ -87,12 +88,15 @@ class RoundContext:
     own       this peer's name
     trust     this peer's signatures, allow-list and rejection log
     names     returns a map from id to name of the peers that may take part
+    fragments number of fragments, each of which has a commit in each round
     events    the events that have not been handled yet
     backoff   decides which peers' join requests are ignored
     """
 
-    def __init__(self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]]) -> None:
-        self.trust, self.own, self.names = trust, own, names
+    def __init__(
+        self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]], fragments: int = 1
+    ) -> None:
+        self.trust, self.own, self.names, self.fragments = trust, own, names, fragments
         self.events: EventQueue[Event] = EventQueue()
         self.backoff = ReadmissionBackoff()
         self._chain: Chain | None = None
@@ -111,7 +115,11 @@ class RoundContext:
     @property
     def session(self) -> str:
         """The session id that every signature of the run covers."""
-        return self.chain.hard_state.run
+        return self.chain.hard_state.session
+
+    def round_of(self, number: int) -> Round:
+        """Return the round, and its fragment, that commit `number` decides. Messages to the user contain it."""
+        return Round(*divmod(number, self.fragments))
 
     def begin(self, chain: Chain) -> None:
         """Set the consensus state machine. From now on, this peer takes part in the rounds."""

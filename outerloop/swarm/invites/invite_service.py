@@ -111,7 +111,7 @@ class InviteService(RpcService):
             return "" if user == peer else "used"
         if (invite.issuer, invite.digest) in peers.withdrawals:
             return "withdrawn"
-        if invite.rounds and allow.number() is None:
+        if invite.rounds and allow.current_number() is None:
             return "starting"
         if self._register.now_s() > invite.expires_s:
             return "expired"
@@ -162,7 +162,7 @@ class InviteService(RpcService):
             await self._send(self._register.peers.about(binding.peer) if known else self._register.peers.shared, stream)
 
     async def _admit(self, binding: Binding) -> None:
-        at_s, number = int(self._register.now_s()), self._trust.allow.number() or 0
+        at_s, number = int(self._register.now_s()), self._trust.allow.current_number() or 0
         admission = Admission.new(binding, self._trust.signatures, at_s=at_s, number=number)
         self.tell(await self._register.add([admission]))
 

@@ -111,7 +111,7 @@ class ChainFollower:
         decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
             decided = await self._decided(decided.commit, donors, signer)
-        await self._rounds.follow_from(decided, run=session)
+        await self._rounds.follow_from(decided, session=session)
         certified = asyncio.create_task(self._rounds.roots.certified(number))
         try:
             await self._follow(number, donors, certified)

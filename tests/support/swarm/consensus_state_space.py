@@ -101,7 +101,7 @@ class Space:
         raise AssertionError("no decision in 20 views")
 
     def _begin(self, timeouts: int, crashes: int) -> World:
-        memories = [HardState.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
+        memories = [HardState.first(session=RUN, peer=peer, roster=self.roster) for peer in self.names]
         machines = [self._machine(hard_state) for hard_state in memories]
         world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):

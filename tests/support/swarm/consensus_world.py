@@ -47,7 +47,7 @@ class Peer:
     machine: Chain | None = None
 
     def reloaded(self) -> HardState:
-        return HardState.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
+        return HardState.from_bytes(self.disk.to_bytes(), session=RUN, peer=self.disk.peer)
 
 
 class World:
@@ -71,8 +71,8 @@ class World:
         first = genesis(RUN, members)
         self.monitor = Monitor(first, min_peers=gather_policy.min_peers)
         start = CommitCertificate(first, 0, ())
-        self.peers = {peer: Peer(HardState.first(run=RUN, peer=peer, roster=members)) for peer in members}
-        self.peers |= {peer: Peer(HardState.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
+        self.peers = {peer: Peer(HardState.first(session=RUN, peer=peer, roster=members)) for peer in members}
+        self.peers |= {peer: Peer(HardState.joining(session=RUN, peer=peer, head=start)) for peer in outsiders}
         self.network: list[tuple[str, str, Message]] = []
         self.wants: list[tuple[str, int, Participant]] = []
         self.fetches: list[tuple[str, str]] = []

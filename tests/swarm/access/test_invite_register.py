@@ -126,12 +126,12 @@ def test_a_listed_peer_is_removed_on_one_machine_only() -> None:
 def test_rounds_that_are_over_end_the_admission() -> None:
     one = peer()
     asyncio.run(one.register.add([admission(token(rounds=3), number=5), admission(token(), Y)]))
-    one.trust.allow.number = lambda: None
+    one.trust.allow.current_number = lambda: None
     assert [one.trust.allow.may_be_past_limit(id_of(peer)) for peer in (X, Y, A)] == [True, False, False]
     for number, admitted in ((0, True), (7, True), (8, False)):
-        one.trust.allow.number = lambda number=number: number
+        one.trust.allow.current_number = lambda number=number: number
         assert (id_of(X) in one.trust.allow) is admitted and not one.trust.allow.may_be_past_limit(id_of(X))
-    assert one.trust.allow.why_not(id_of(X)) == "was invited for rounds up to 7"
+    assert one.trust.allow.why_not(id_of(X)) == "was invited for earlier rounds only"
 
 
 def test_a_removed_peer_learns_it_from_its_own_removal() -> None:

@@ -86,7 +86,7 @@ def scene(seed: int) -> tuple[World, CommitCertificate, list[str]]:
 
 def come_back(world: World, old: CommitCertificate, name: str) -> None:
     """With a state as of long ago, from one that is behind, and the commits since then, all of them signed."""
-    world.peers[name] = type(world.peers[VOTER])(HardState.joining(run=RUN, peer=name, head=old))
+    world.peers[name] = type(world.peers[VOTER])(HardState.joining(session=RUN, peer=name, head=old))
     world.start(name)
     source = next(peer for peer in world.up if peer != name)
     for decided in world[source].commits_since(old.commit.number) or ():
@@ -168,7 +168,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str, tmp_path: Path) -> None:
-    path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
+    path = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"]))
     assert fit_to_vote(path, Folder, listed=True, on_status=pytest.fail) == path, "nothing has happened yet"
     DAMAGES[damage](folder_of(path))
     with pytest.raises(UserError) as error:
@@ -180,7 +180,7 @@ def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str,
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str, tmp_path: Path) -> None:
-    path, said = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"])), list[str]()
+    path, said = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"])), list[str]()
     old = path.read_bytes()
     DAMAGES[damage](folder_of(path))
     assert fit_to_vote(path, Folder, listed=False, on_status=said.append) == path
@@ -209,7 +209,7 @@ def test_a_file_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
-    hard_state = HardState.first(run=RUN, peer="000-a", roster=["000-a"])
+    hard_state = HardState.first(session=RUN, peer="000-a", roster=["000-a"])
     path = voter(tmp_path, hard_state)
     assert Identity.read(path).voted == 1
     life, disk = Life.begin(path), Folder(folder_of(path))
@@ -225,7 +225,7 @@ def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
 def test_a_hard_state_of_the_process_before_is_refused(tmp_path: Path) -> None:
     """Two processes voted; a backup of the folder after the first one is put back."""
     for _ in range(2):
-        path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
+        path = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"]))
     assert Identity.read(path).voted == 2
     (folder_of(path) / GENERATION).write_text("1")
     with pytest.raises(UserError, match="missing, damaged or older than its identity"):
@@ -233,9 +233,9 @@ def test_a_hard_state_of_the_process_before_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
-    first = HardState.first(run=RUN, peer="001-x", roster=["001-x", "002-y"])
+    first = HardState.first(session=RUN, peer="001-x", roster=["001-x", "002-y"])
     path = voter(tmp_path, first)
-    again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
+    again = HardState.first(session=RUN, peer="000-x", roster=["000-x", "002-y"])
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
     with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: restart it as worker 1"):
         asyncio.run(file.write(again))
@@ -258,7 +258,7 @@ def test_the_first_vote_of_a_process_waits_for_space_for_its_note(
 
     monkeypatch.setattr(Life, "has_memory", full)
     file = HardStateFile(Folder(folder_of(path)), own="000-a", life=Life.begin(path))
-    run(file.write(HardState.first(run=RUN, peer="000-a", roster=["000-a"])))
+    run(file.write(HardState.first(session=RUN, peer="000-a", roster=["000-a"])))
     assert not left and Identity.read(path).voted == 1
 
 

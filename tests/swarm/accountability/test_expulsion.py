@@ -45,7 +45,7 @@ def expelled_of(
     disk: MemoryDisk, trust: AccessControl | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
 ) -> ExpelledPeers:
     """Of a peer that is at this round, which this roster decides."""
-    memory = HardState.first(run=SESSION, peer="000-a", roster=roster, number=number)
+    memory = HardState.first(session=SESSION, peer="000-a", roster=roster, number=number)
     return ExpelledPeers(disk, trust or trust_of("a"), hard_state=lambda: memory)
 
 
@@ -283,7 +283,7 @@ async def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
     assert made["d"].guilt == [] and made["d"].link.trust.refusals.of_kind["ballots"] == 1
     await made["b"].tell("d", two_accepts(LIAR).to_map())
     await asyncio.sleep(1)
-    assert made["d"].guilt == ["accepted two commits in round 3, view 0"] and made["d"].has_expelled == set()
+    assert made["d"].guilt == ["accepted two proposals for commit 3, view 0"] and made["d"].has_expelled == set()
 
 
 @pytest.mark.parametrize(

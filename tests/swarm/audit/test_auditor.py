@@ -60,7 +60,7 @@ async def test_a_liar_that_two_auditors_find_is_expelled_by_all(tmp_path: Path) 
     await swarm.until_expelled("d", by="abc")
     [evidence] = swarm["a"].rounds.witness.expelled.evidence
     assert evidence.peer == "003-d" and guilty(evidence, trust_of("z").signatures) == "003-d"
-    assert "reported other inner steps in round" in evidence.why and "d" not in {one[4:] for one in evidence.auditors}
+    assert "reported other inner steps for commit" in evidence.why and "d" not in {one[4:] for one in evidence.auditors}
     done = swarm["a"].done
     await swarm.until("abc", done + 3)
     assert swarm["a"].who(done + 2) == "abc"

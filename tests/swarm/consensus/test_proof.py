@@ -240,7 +240,7 @@ def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> Non
 
 def test_one_of_many_forged_join_requests_is_checked() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
-    hard_state = HardState.first(run=SESSION, peer="000-a", roster=["000-a"])
+    hard_state = HardState.first(session=SESSION, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
     asks = tuple((peer, bytes(64)) for peer in learners)
     commit, signer = Commit(0, hard_state.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")

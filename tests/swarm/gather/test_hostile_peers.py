@@ -84,12 +84,12 @@ def garbled(liar: Liar, swarm: Swarm) -> Said:
 
 
 CASES: dict[str, tuple[Callable[[Liar, Swarm], Said], str, int]] = {
-    "replayed header": (replayed, "round 1 is not signed by its owner for this round", 1),
-    "stale round": (stale, "round 1 is not signed by its owner for this round", 1),
-    "foreign key": (foreign_key, "round 0 is not signed by its owner for this round", 0),
-    "another's name": (other_name, "round 0 is not signed by its owner for this round", 0),
-    "flipped bit": (flipped, "round 0 is not signed by its owner for this round", 0),
-    "another each time": (another_each_time, "round 0 is not signed by its owner for this round", 0),
+    "replayed header": (replayed, "round 2: its payload is not signed by its owner for this round", 1),
+    "stale round": (stale, "round 2: its payload is not signed by its owner for this round", 1),
+    "foreign key": (foreign_key, "round 1: its payload is not signed by its owner for this round", 0),
+    "another's name": (other_name, "round 1: its payload is not signed by its owner for this round", 0),
+    "flipped bit": (flipped, "round 1: its payload is not signed by its owner for this round", 0),
+    "another each time": (another_each_time, "round 1: its payload is not signed by its owner for this round", 0),
     "1 TiB claimed": (one_tebibyte, "a payload of 1099511627776 bytes; at most 1048640 are allowed", 0),
     "larger than allowed": (too_large, "a payload of 1048641 bytes; at most 1048640 are allowed", 0),
     "no payload at all": (garbled, "the response has no payload", 0),

@@ -279,10 +279,10 @@ def test_a_refused_poll_is_unreadable() -> None:
 def test_an_invite_for_some_rounds_waits_until_the_receiver_knows_the_round() -> None:
     async def scene(world: Scene) -> None:
         allow = world.peers[1].trust.allow
-        allow.number = lambda: None
+        allow.current_number = lambda: None
         assert await refusal(world.use(token(A, rounds=500), X)) == "starting"
         await world.use(token(A), Y)
-        allow.number = lambda: 1000
+        allow.current_number = lambda: 1000
         await world.use(token(A, rounds=500), X)
         [last] = [one.last for one in world.peers[1].register.peers.used if one.peer == id_of(X)]
         assert last == 1499 and id_of(X) in allow

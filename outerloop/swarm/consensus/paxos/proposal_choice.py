@@ -63,7 +63,7 @@ def choice(
         if not _are_majority(hard_state, promises):
             return None
         promises = _usable_promises(hard_state, promises, can_repropose)
-    pledges = credible(hard_state.run, hard_state.head, _as_pledges(promises))
+    pledges = credible(hard_state.session, hard_state.head, _as_pledges(promises))
     if hard_state.promised > 0 and not _are_majority(hard_state, [pledge.peer for pledge in pledges]):
         return None
     view, commits = binding(pledges)
