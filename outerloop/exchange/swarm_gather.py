@@ -175,7 +175,7 @@ class SwarmGather(SwarmExchange):
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Serialize the state if a peer needs it. The network thread hashes and serves it while training continues."""
         number = self._commit_number(round)
-        self.landed_commit = self._rounds.landed(number)
+        self.landed_commit = self._rounds.pop_landed_digest(number)
         self.node.spawn(self.state_transfer.landed(number, state() if self.state_transfer.wants(number) else None))
 
     def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
@@ -234,7 +234,7 @@ class SwarmGather(SwarmExchange):
         """Return the rejections of each kind (access_control.py), the verdicts of audits, and the state bytes sent."""
         audits = {name: float(count) for name, count in self._auditor.counters.items()} if self._auditor else {}
         sent = {"state_bytes_sent": float(self.state_transfer.uploads.bytes_sent)}
-        return self.node.trust.refusals.counters() | audits | sent
+        return self.node.trust.rejections.counters() | audits | sent
 
     def linger(self) -> None:
         """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""
@@ -268,7 +268,7 @@ class SwarmGather(SwarmExchange):
         number, content = self._state.of_run(
             lambda: self._services.names().values(), session=self.members.session, max_bytes=max_bytes
         )
-        self.landed_commit = self._rounds.landed(number)
+        self.landed_commit = self._rounds.pop_landed_digest(number)
         return self._rounds.context.round_of(number), content
 
     async def _gather(self, number: int, blob: bytes, round: Round) -> list[Contribution]:

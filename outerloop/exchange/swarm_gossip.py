@@ -109,7 +109,7 @@ class SwarmGossip(SwarmExchange):
             "dropped_pairs": self._gossip.dropped_pairs,
             "one_sided_rounds": self._gossip.one_sided_rounds,
             "idle_s": self._gossip.idle_s,
-            **self.node.trust.refusals.counters(),
+            **self.node.trust.rejections.counters(),
         }
 
     def join(self, first: Round = FIRST) -> None:
@@ -156,7 +156,7 @@ class SwarmGossip(SwarmExchange):
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
         for peer, reason in reasons.items():
-            self.node.trust.refusals.note("payloads", peer, f"{round}: {reason}")
+            self.node.trust.rejections.note("payloads", peer, f"{round}: {reason}")
             self._gossip.strike(id_of(peer))
 
     async def _begin(self) -> None:

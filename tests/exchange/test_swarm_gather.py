@@ -16,10 +16,10 @@ from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.membership.run_settings import RunSettings
-from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.p2p.stream_gate import TURNED_AWAY
 from outerloop.swarm.validation import SIGNATURE_BYTES
 from outerloop.types import Contribution, QuorumLost, Round, StateTransferRequired, UserError
 from tests.support.swarm.loopback import Make, daemon_of, eventually, runs, together

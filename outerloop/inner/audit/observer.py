@@ -79,7 +79,7 @@ class AuditObserver:
             self.add_leaf()
         if self.done == self.steps:
             leaves = self.leaves if self.valid else ()
-            self.desk.announce(Record(self.number, tuple(leaves), tuple(self.sizes)))
+            self.desk.set_record(Record(self.number, tuple(leaves), tuple(self.sizes)))
 
     def after_rounds(self, rounds: Sequence[RoundReport]) -> None:
         """Note which rounds landed or failed, and whose payloads they include."""

@@ -170,7 +170,7 @@ class AllowList:
         """Lift the expulsion of a peer."""
         self._expelled.discard(peer_id)
 
-    def invite(
+    def set_register(
         self,
         last: Mapping[str, int | None],
         *,
@@ -212,8 +212,8 @@ class AllowList:
         """Return whether `peer_id` was invited up to a certain round, and this peer does not know the current round."""
         return self._invited.get(peer_id) is not None and self.current_number() is None
 
-    def lists(self, peer_id: str) -> bool:
-        """Return whether the run is open, lists `peer_id`, or has ever invited it. Expulsions are ignored."""
+    def may_ever_be_member(self, peer_id: str) -> bool:
+        """Return whether the run is open, lists `peer_id`, or has ever invited it. Excluded peers count."""
         return not self._peers or peer_id in self._peers or peer_id in self._known
 
 
@@ -228,7 +228,7 @@ class AccessControl:
 
     signatures: Signatures
     allow: AllowList
-    refusals: RejectionLog
+    rejections: RejectionLog
     onlooker: str = ""
     _visitors: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
@@ -253,13 +253,13 @@ class AccessControl:
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
         open_to = (INVITES, ROSTER, EXPELLED, CONTRIBUTORS, MANIFEST, CORPUS) if observes else (INVITES,)
         if remote not in self.allow and service not in open_to:
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
+            self.rejections.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, but is not a member")
+            self.rejections.note("outsiders", remote, f"asked for {protocol}, but is not a member")
             return False
         return True
 
     def garbled(self, remote: str, protocol: str, error: Exception) -> None:
         """Record that a peer sent data that is not a valid message of the protocol."""
-        self.refusals.note("requests", remote, f"{protocol}: {error}")
+        self.rejections.note("requests", remote, f"{protocol}: {error}")

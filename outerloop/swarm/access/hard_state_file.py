@@ -71,7 +71,9 @@ class HardStateFile:
         self._refuse_another_name(hard_state.session)
         await self._disk.write(GENERATION, str(self._life.count).encode())
         await self._disk.write(NAME, hard_state.to_bytes())
-        await EXHAUSTION.wait_out(partial(asyncio.to_thread, self._life.has_memory), where=str(self._life.path.parent))
+        await EXHAUSTION.wait_out(
+            partial(asyncio.to_thread, self._life.record_vote_storage), where=str(self._life.path.parent)
+        )
         self._life = None  # the identity file is updated only once per process
 
     def _refuse_another_name(self, session: str) -> None:
@@ -91,10 +93,13 @@ def folder_of(identity: Path) -> Path:
     return identity.with_suffix(".rounds")
 
 
-def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]) -> Path:
-    """Check that the identity at `path` has not lost its hard state, and return the path.
+def ensure_votable_identity(
+    path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]
+) -> Path:
+    """Ensure that the identity at `path` has not lost its hard state, so that it may vote, and return the path.
 
-    If the hard state is lost and the run is open, replace the file with a new identity.
+    If the hard state is lost and the run is open, keep the old key under another name, remove what is left of the hard
+    state, and write a new identity to `path`.
 
     Args:
         disk: opens the hard-state folder at a path.

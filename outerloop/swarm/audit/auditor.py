@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.swarm.accountability.evidence import Evidence
-from outerloop.swarm.audit.desk import ROUNDS_KEPT, AuditDesk, Order
+from outerloop.swarm.audit.desk import AUDIT_ROUNDS_KEPT, AuditDesk, Order
 from outerloop.swarm.audit.leaves import NO_ROOT, REFUSED, Header, split
 from outerloop.swarm.audit.picks import Pick, picks
 from outerloop.swarm.audit.service import Answer, AuditRpc
@@ -182,7 +182,7 @@ class Auditor:
         """Return why this peer cannot carry out an audit now, through no fault of the audited peer, or "" if it can."""
         if not self.desk.state_bytes:
             return "this peer has not recorded a state since its start, so it does not know the size of a valid one"
-        if max(self.picks) >= pick.number + ROUNDS_KEPT:
+        if max(self.picks) >= pick.number + AUDIT_ROUNDS_KEPT:
             return "earlier audits took so long that the audited peer may have deleted the state"
         return ""
 
@@ -193,7 +193,7 @@ class Auditor:
         """
         earlier = self._headers.get(pick.number - 1, {}).get(pick.peer)
         fetch = self._tasks.start(self.rpc.fetch(pick, (pick.number - 1, earlier.root if earlier else NO_ROOT)))
-        late = self._tasks.start(self._picks_of(pick.number + ROUNDS_KEPT))
+        late = self._tasks.start(self._picks_of(pick.number + AUDIT_ROUNDS_KEPT))
         try:
             await asyncio.wait((fetch, late), return_when=asyncio.FIRST_COMPLETED)
             if not fetch.done():
@@ -215,7 +215,7 @@ class Auditor:
         try:
             verdict = Verdict.of(value, pick, pick.auditors[0], signatures, session=session)
         except MalformedMessage as error:
-            self._transport.trust.refusals.note("ballots", remote, f"sent an invalid verdict: {error}")
+            self._transport.trust.rejections.note("ballots", remote, f"sent an invalid verdict: {error}")
             return
         if verdict.differs and (pick.number, pick.peer) not in self._repeated:
             self._repeated.add((pick.number, pick.peer))

@@ -35,7 +35,7 @@ from outerloop.swarm.consensus.messages import JoinRequest, Message, Resigned, R
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.round_state import RoundState
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.statements import StatementSigner
 from outerloop.swarm.consensus.votes import CommitCertificate, digests
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 
@@ -58,7 +58,7 @@ class Chain(ForkResolver):
         self,
         hard_state: HardState,
         *,
-        signer: AcceptSigner,
+        signer: StatementSigner,
         gather_policy: GatherPolicy,
         absent_rounds: int,
         max_bytes: int = MAX_AMOUNT,

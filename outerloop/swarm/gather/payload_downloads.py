@@ -95,7 +95,7 @@ class PayloadDownloads:
 
     def log_rejection(self, number: int, peer: str, reason: str) -> None:
         """Log and count the rejection of a payload that `peer` offered for round `number`."""
-        self._context.trust.refusals.note("payloads", peer, f"{self._context.round_of(number)}: {reason}")
+        self._context.trust.rejections.note("payloads", peer, f"{self._context.round_of(number)}: {reason}")
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """Drop all downloads for decided round `number`, except those of the `needed` payloads."""

@@ -70,7 +70,7 @@ class PayloadRpc(RpcService):
         try:
             return Participant.from_list([peer, *answer["payload"]]) if answer else None
         except (MalformedMessage, KeyError, TypeError) as error:
-            self._transport.trust.refusals.note("payloads", peer, f"the response has no payload: {error}")
+            self._transport.trust.rejections.note("payloads", peer, f"the response has no payload: {error}")
             raise Unreadable(f"the response has no payload: {error}") from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:

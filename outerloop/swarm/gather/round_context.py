@@ -143,7 +143,7 @@ class RoundContext:
             return [] if self.backoff.ignores(sender, message, chain.number) else chain.receive(sender, message)
 
         for flooding in self.events.put_from(sender, handle, size):
-            self.trust.refusals.note(
+            self.trust.rejections.note(
                 "ballots",
                 flooding,
                 f"dropped one of its messages: {MAX_WAITING} of them are already queued, or the whole queue is full",

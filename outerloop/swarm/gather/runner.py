@@ -30,7 +30,7 @@ from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
@@ -60,7 +60,7 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
-PROTOCOLS: dict[Trust, type[Chain]] = {"members": CommitChain, "nobody": HotStuffChain}
+PROTOCOLS: dict[Trust, type[Chain]] = {"members": PaxosChain, "nobody": HotStuffChain}
 """exchange.trust -> the state machine that decides the rounds."""
 
 
@@ -186,7 +186,7 @@ class GatherRunner:
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)
         self.outcomes.skip_to(decided.commit.number)
-        self.outcomes.received(decided.commit)
+        self.outcomes.about_to_land(decided.commit)
         if joining is None:
             self.context.act(lambda chain: chain.install_snapshot(decided))
         else:
@@ -286,9 +286,12 @@ class GatherRunner:
         """Offer `blob` as this peer's payload for a round, unless it has already offered one or the round is over."""
         await self.own_payloads.offer(number, blob)
 
-    def landed(self, number: int) -> bytes:
-        """Return the digest of the commit that the trainer has just landed. The trainer's thread calls this."""
-        return self.outcomes.landed(number)
+    def pop_landed_digest(self, number: int) -> bytes:
+        """Return the digest of the commit that the trainer has just landed, and forget it.
+
+        The trainer's thread calls this once per landing.
+        """
+        return self.outcomes.pop_landed_digest(number)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is behind. Any thread may call this."""

@@ -67,7 +67,7 @@ class ChainFollower:
                 logs, signer, voters=counted, known=None if self._rounds.needs_state else known
             ):
                 for peer, why in contradictions(logs, head).items():
-                    self._trust.refusals.note("ballots", others[peer], why)
+                    self._trust.rejections.note("ballots", others[peer], why)
                 rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
                 logger.info(
                     "newest proven commit: %d; more than half of %s hold it or an earlier commit of its chain",

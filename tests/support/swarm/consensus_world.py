@@ -22,7 +22,7 @@ from outerloop.swarm.consensus.effects import (
     Send,
 )
 from outerloop.swarm.consensus.messages import Message, from_map, to_map
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proof import proof_error
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
@@ -53,7 +53,7 @@ class Peer:
 class World:
     """`network`: what is on its way, each (sender, receiver, message). `protocol`: what decides a round."""
 
-    protocol: type[Chain] = CommitChain
+    protocol: type[Chain] = PaxosChain
 
     def __init__(
         self,

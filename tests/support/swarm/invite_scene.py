@@ -47,7 +47,7 @@ class Peer:
         self.transport = MemoryTransport(network, self.id)
         self.trust = self.transport.trust = trust(number, allow=LISTED)
         self.trust.allow.current_number = lambda: 0
-        self.transport.admission = type(self.transport.admission)(self.trust, member=self.trust.allow.__contains__)
+        self.transport.gate = type(self.transport.gate)(self.trust, member=self.trust.allow.__contains__)
         self.updates = AccessUpdates(
             self.transport, self.disk, run=RUN, invites=invites, on_removed=self.stop, now_s=lambda: float(self.now_s)
         )

@@ -145,7 +145,7 @@ async def test_only_the_picked_auditors_get_leaves_and_states(tmp_path: Path) ->
         await stream.send_object({"number": "three"})
         await stream.ended()
     await asyncio.sleep(5)
-    assert swarm["e"].link.trust.refusals.of_kind["requests"] == 1
+    assert swarm["e"].link.trust.rejections.of_kind["requests"] == 1
     allowed = {name[4:] for number in range(4) for name in swarm["a"].auditor.picks[number]["004-e"].auditors}
     assert len(swarm["e"].auditor.rpc.auditors) > 0 and swarm["e"].auditor.rpc.auditors.keys() <= allowed
     sha = leaf_of(state_of("e", 3, pick.window)).weights

@@ -15,7 +15,7 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority, next_demoted, turns
 from outerloop.swarm.consensus.effects import Persist, Reject, Send
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
@@ -37,12 +37,12 @@ FOUR = ("000-a", "001-b", "002-c", "003-d")
 CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
 
 
-def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> CommitChain:
+def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> PaxosChain:
     """The first of four peers, at the first round that the last of them leads in view 0, and it itself in view 3."""
     ends = FOUR[-1], FOUR[0]
     number = next(n for n in range(99) if (turns(RUN, n, FOUR)[0], turns(RUN, n, FOUR)[3]) == ends)
     hard_state = HardState.first(session=RUN, peer=FOUR[0], roster=FOUR, number=number)
-    return CommitChain(
+    return PaxosChain(
         hard_state, signer=ToySigner(FOUR[0]), gather_policy=CLOSING, absent_rounds=absent_rounds, allowed=allowed
     )
 
@@ -68,17 +68,17 @@ def here_of(peer: str, hard_state: HardState, view: int) -> ViewChange:
     return ViewChange(hard_state.number, hard_state.head.digest, view, wish_of(peer, hard_state, view).signature)
 
 
-def wants(machine: CommitChain, view: int, *peers: str) -> None:
+def wants(machine: PaxosChain, view: int, *peers: str) -> None:
     for peer in peers:
         machine.receive(peer, here_of(peer, machine.hard_state, view))
 
 
-def hold_all(machine: CommitChain, *peers: str) -> None:
+def hold_all(machine: PaxosChain, *peers: str) -> None:
     for peer in peers:
         machine.payload_stored(machine.number, payload(peer, machine.number))
 
 
-def voted(machine: CommitChain, commit: Commit) -> bool:
+def voted(machine: PaxosChain, commit: Commit) -> bool:
     return machine.hard_state.accepted is not None and machine.hard_state.accepted.commit == commit
 
 
@@ -222,7 +222,7 @@ def test_a_log_that_is_too_short_votes_for_nobody_s_leaving_and_follows_it_once_
     stays = commit_of(hard_state, FOUR[:3], FOUR)
     assert hard_state.leader(0) != hard_state.peer
     for commit in (dropped, stays):
-        machine = CommitChain(hard_state, signer=ToySigner(FOUR[1]), gather_policy=CLOSING, absent_rounds=3)
+        machine = PaxosChain(hard_state, signer=ToySigner(FOUR[1]), gather_policy=CLOSING, absent_rounds=3)
         for peer in FOUR[:3]:
             machine.payload_stored(number, payload(peer, number))
         machine.receive(hard_state.leader(0), Propose(proposal(commit, roster=FOUR)))
@@ -258,7 +258,7 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     counted = [roster[0], *liars] if len(liars) == 1 else [*liars]
     led = [{turns(RUN, number + more, roster)[0] for more in (0, 1)} for number in range(99)]
     hard_state = HardState.first(session=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
-    machine = CommitChain(hard_state, signer=ToySigner(roster[0]), gather_policy=CLOSING, absent_rounds=2)
+    machine = PaxosChain(hard_state, signer=ToySigner(roster[0]), gather_policy=CLOSING, absent_rounds=2)
     machine.receive(roster[1], decided_by(roster, commit_of(hard_state, counted, roster)))
     assert machine.number == hard_state.number + 1
     hold_all(machine, *roster)
@@ -618,10 +618,10 @@ def test_a_fork_that_is_older_than_the_logs_is_told_and_stops_nobody_who_can_go_
     assert convicted(world.circulated, FIVE) <= {FIVE[-1]}
 
 
-def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> CommitChain:
+def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> PaxosChain:
     """The machine of a peer that has landed these."""
     hard_state = HardState.first(session=RUN, peer=peer, roster=FIVE)
-    machine = CommitChain(
+    machine = PaxosChain(
         hard_state, signer=ToySigner(peer), gather_policy=GatherPolicy(min_peers=1, min_fraction=1.0), absent_rounds=8
     )
     for one in decided:

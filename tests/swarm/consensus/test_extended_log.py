@@ -9,7 +9,7 @@ import pytest
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.effects import Persist
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from tests.support.swarm.consensus_world import RUN
@@ -17,7 +17,7 @@ from tests.support.swarm.toy_signatures import ToySigner
 from tests.swarm.consensus.test_resignation import LONE, play, world_of
 
 
-@pytest.mark.parametrize("protocol", [CommitChain, HotStuffChain])
+@pytest.mark.parametrize("protocol", [PaxosChain, HotStuffChain])
 @pytest.mark.parametrize("other_protocol", [False, True])
 def test_the_certificate_of_the_oldest_commit_that_another_peer_adds_is_not_kept(
     protocol: type[Chain], other_protocol: bool

@@ -13,7 +13,7 @@ from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import COMMIT, PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
 from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
 from outerloop.swarm.consensus.state import HardState
@@ -315,7 +315,7 @@ def test_votes_to_prepare_are_no_votes_to_commit() -> None:
 
 def test_the_certificates_of_one_protocol_mean_nothing_in_the_other() -> None:
     assert "exchange.trust" in reasons(follower().receive("k0", decided_by(FOUR, commit())))
-    paxos = CommitChain(
+    paxos = PaxosChain(
         HardState.first(session=RUN, peer="k0", roster=FOUR),
         signer=ToySigner("k0"),
         gather_policy=EARLY,

@@ -69,7 +69,7 @@ async def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_cha
     swarm.agree()
     for peer in "abc":
         trust = swarm[peer].rounds.context.trust
-        assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
+        assert {who for kind, who in trust.rejections.logged if kind == "ballots"} == {"003-d"}
 
 
 @virtual
@@ -162,7 +162,7 @@ async def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_t
     outcomes = SimpleNamespace(log_truncated=found.append)
     at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
     await at.fetch("003-d")
-    assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
+    assert found == [] and {who for _, who in link.trust.rejections.logged} == set(logs) - {"001-b", "002-c"}
     for peer in ("001-b", "002-c"):
         logs[peer] = [CommitCertificate(FALSE, 0, ())]
     await at.fetch("003-d")

@@ -14,7 +14,7 @@ from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.messages import Accept, Propose, Resigned, from_map, to_map
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation
 from outerloop.swarm.consensus.state import HardState
@@ -25,11 +25,11 @@ from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.toy_signatures import ToySigner, toy_signature
 
 LONE = GatherPolicy(min_peers=1, min_fraction=0.0)
-PROTOCOLS = pytest.mark.parametrize("protocol", [CommitChain, HotStuffChain])
+PROTOCOLS = pytest.mark.parametrize("protocol", [PaxosChain, HotStuffChain])
 
 
 def world_of(
-    members: str, outsiders: str = "", *, protocol: type[Chain] = CommitChain, policy: GatherPolicy = LONE
+    members: str, outsiders: str = "", *, protocol: type[Chain] = PaxosChain, policy: GatherPolicy = LONE
 ) -> World:
     class OfProtocol(World):
         pass
@@ -173,7 +173,7 @@ def test_a_resignation_is_on_disk_before_it_is_sent_and_binds_after_a_restart() 
     assert isinstance(outputs[0], Persist)
     disk = HardState.from_bytes(outputs[0].hard_state.to_bytes(), session=RUN, peer="b")
     assert disk == outputs[0].hard_state
-    again = CommitChain(disk, signer=ToySigner("b"), gather_policy=LONE, absent_rounds=8)
+    again = PaxosChain(disk, signer=ToySigner("b"), gather_policy=LONE, absent_rounds=8)
     for owner in "ab":
         assert votes(again.payload_stored(0, payload(owner, 0))) == []
     assert votes(again.timeout(0, 0)) == [] and not again.votes
@@ -340,7 +340,7 @@ def test_a_certificate_proves_itself_with_the_resignations_in_it(protocol: type[
         assert reason in certificate_error(before.commit, forged, ToySigner("z"))
 
 
-@pytest.mark.parametrize(("members", "protocol"), [("abcde", CommitChain), ("abcd", HotStuffChain)])
+@pytest.mark.parametrize(("members", "protocol"), [("abcde", PaxosChain), ("abcd", HotStuffChain)])
 def test_a_peer_adds_the_resignations_that_a_leader_left_out_of_its_certificate(
     members: str, protocol: type[Chain]
 ) -> None:

@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, FetchPayloads, Persist, Reject, Send
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
@@ -159,7 +159,7 @@ def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers()
     world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.9))
     leader, other, third = roles(world)
     world.give(leader, 0, payload(leader, 0))
-    for act in (CommitChain.grace, CommitChain.deadline):
+    for act in (PaxosChain.grace, PaxosChain.deadline):
         world.event(leader, lambda machine, act=act: act(machine, 0))
     assert waiting_for(world[leader]) == f"view 0: 1 of 2 payloads have arrived, none from {other}, {third}"
     assert numbers(world) == [0, 0, 0] and not world.network
@@ -568,7 +568,7 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     everybody_has_everything(world)
     proposed = world[leader].proposed
     assert proposed
-    small = CommitChain(
+    small = PaxosChain(
         world[follower].hard_state, signer=ToySigner(follower), gather_policy=ALL_IN, absent_rounds=3, max_bytes=9
     )
     view = next(v for v in range(1, 4) if small.hard_state.leader(v) == follower)
@@ -647,4 +647,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
     hard_state = HardState.first(session=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
         with pytest.raises(ValueError, match="absent_rounds must be 1 to 8"):
-            CommitChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)
+            PaxosChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)

@@ -49,7 +49,7 @@ class Scene(LogRpc):
         self.asked: list[tuple[float, str, int | None]] = []
         self.outrun: list[int] = []
         self.parted: list[tuple[str, list[CommitCertificate]]] = []
-        self.refusals = link.trust.refusals
+        self.refusals = link.trust.rejections
         self.next_commit_error = lambda decided: ""
         context = SimpleNamespace(
             trust=link.trust,
