@@ -4,12 +4,8 @@ Only consensus_loop.py changes the state of the consensus. The other components 
 events.
 
 The context also keeps the back-off: the number of rounds before a peer whose payloads were rejected is admitted again.
-It grows exponentially with the number of strikes against the peer:
-
-    payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
-                                   r + min(2^k, MAX_ROUNDS)
-    good payload                   one strike fewer
-    payload unusable at landing    two more strikes, because one was removed when the payload was stored
+It grows exponentially with the number of strikes against the peer (strikes.py). During the back-off, the peer cannot
+become a learner.
 
 A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` rounds and asks to
 join again. Without a back-off, the others would wait for it for a grace period in every round.
@@ -24,7 +20,6 @@ already in the roster.
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from outerloop.swarm.access.access_control import AccessControl
@@ -34,35 +29,34 @@ from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.messages import JoinRequest, Message
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.event_queue import MAX_WAITING, EventQueue
+from outerloop.swarm.strikes import LOSS, UNUSABLE, Strikes
 from outerloop.swarm.validation import id_of
 from outerloop.types import Round
 
-MAX_ROUNDS = 64
-
 
 class ReadmissionBackoff:
-    """Counts strikes against peers, given by name, and computes their back-off. A restart clears the strikes."""
+    """Records strikes against peers, given by name, and ignores their join requests during the back-off."""
 
     def __init__(self) -> None:
-        self._strikes: Counter[str] = Counter()
+        self._strikes = Strikes()
         self._last_judged: dict[str, int] = {}  # peer -> last round judged, so that each round counts only once
-        self._until: dict[str, int] = {}
 
     def payload_rejected(self, peer: str, number: int) -> None:
         """Record that the payload that `peer` offered for round `number` was rejected."""
         if self._is_first(peer, number):
-            self._strikes[peer] += 1
-            self._until[peer] = number + min(2 ** self._strikes[peer], MAX_ROUNDS)
+            self._strikes.add(peer, LOSS, number=number)
 
     def payload_stored(self, peer: str, number: int) -> None:
         """Record that the payload that `peer` offered for round `number` was valid and is stored."""
         if self._is_first(peer, number):
-            self._strikes[peer] = max(0, self._strikes[peer] - 1)
+            self._strikes.remove_one(peer)
 
     def payload_unusable(self, peer: str, number: int) -> None:
-        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds."""
-        self._strikes[peer] += 2
-        self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
+        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds.
+
+        The round lands after it was decided, so the peer may already be excluded for longer because of a later round.
+        """
+        self._strikes.add(peer, UNUSABLE, number=number, not_before=self._strikes.end(peer))
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
         """Return whether to ignore `message`, because it asks to join the current round during the back-off of `peer`.
@@ -70,7 +64,8 @@ class ReadmissionBackoff:
         `number` is the current round. A request for an earlier round is not ignored, because the answer informs `peer`
         of the current round.
         """
-        return isinstance(message, JoinRequest) and message.number == number < self._until.get(peer, number)
+        is_current = isinstance(message, JoinRequest) and message.number == number
+        return is_current and self._strikes.excludes(peer, number=number)
 
     def _is_first(self, peer: str, number: int) -> bool:
         new = self._last_judged.get(peer, -1) < number
