@@ -29,7 +29,7 @@ model, optimizer, data = accelerator.prepare(model, optimizer, data)
 
 
 def print_round(report: outerloop.RoundReport) -> None:
-    accelerator.print(f"round {report.round.number}: {len(report.peers)} peers, loss {loss.item():.4f}")
+    accelerator.print(f"{report.round}: {len(report.peers)} peers, loss {loss.item():.4f}")
 
 
 with outerloop.from_recipe(

@@ -30,7 +30,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
 def print_round(report: outerloop.RoundReport) -> None:
     outcome = report.failed or f"{len(report.peers)} peers"
-    print(f"round {report.round.number}: sent {report.payload_bytes:,} bytes, {outcome}, loss {loss.item():.3f}")
+    print(f"{report.round}: sent {report.payload_bytes:,} bytes, {outcome}, loss {loss.item():.3f}")
 
 
 with outerloop.from_recipe(

@@ -124,10 +124,14 @@ class Outvoted(ReplicasDiverged):
 
 @dataclass(frozen=True, order=True)
 class Round:
-    """One exchange of one model fragment, identified by its number and the index of the fragment."""
+    """One exchange of one model fragment, identified by its number and the index of the fragment, both from 0."""
 
     number: int
     fragment: int = 0
+
+    def __str__(self) -> str:
+        """Return the round's name in every message to the user, which counts rounds from 1: "round 61 fragment 2"."""
+        return f"round {self.number + 1}" + (f" fragment {self.fragment}" if self.fragment else "")
 
 
 FIRST = Round(0)

@@ -53,8 +53,10 @@ class UpdateCodec:
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
         if claims != (contribution.peer, contribution.round):
+            sender, round = claims
             raise wire.InvalidMessage(
-                f"{contribution.peer} sent a message for another peer or round: {claims}, expected {contribution.round}"
+                f"{contribution.peer} sent a message for another peer or round: {sender}, {round}; expected"
+                f" {contribution.round}"
             )
         return message
 

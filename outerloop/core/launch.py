@@ -125,11 +125,11 @@ class RoundLauncher:
         With eager updates, a round is always in flight when another one lands.
         """
         if self.in_flight and not self.schedule.due(step).land:
-            numbers = ", ".join(str(round.number) for round in sorted(self.in_flight))
+            rounds = ", ".join(map(str, sorted(self.in_flight)))
             logger.warning(
-                "this peer leaves before round %s lands, so its slow weights do not contain that round: end training"
+                "this peer leaves before %s lands, so its slow weights do not contain that round: end training"
                 " schedule.delay=%d inner steps after a round launches",
-                numbers,
+                rounds,
                 self.schedule.delay,
             )
 

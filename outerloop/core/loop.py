@@ -153,7 +153,7 @@ class RoundLoop:
         except (RoundFailed, wire.InvalidMessage) as reason:
             if self.lander.eager:
                 raise RoundFailed(
-                    f"round {round.number}: {reason}; with eager=true, replicas differ after a failed round: resume all"
+                    f"{round}: {reason}; with eager=true, replicas differ after a failed round: resume all"
                     " peers from the last checkpoint"
                 ) from reason
             report = flight.report(self.lander.slow_hash, wait_s=time.perf_counter() - began_s, failed=str(reason))

@@ -236,12 +236,11 @@ class RoundReport:
 
     def __str__(self) -> str:
         """Return one line: "round 3: 2 peers, payload 6,120 bytes, waited 1.2 s", or why the round failed."""
-        name = f"round {self.round.number}" + (f" fragment {self.round.fragment}" if self.round.fragment else "")
         if self.failed:
-            return f"{name} failed: {self.failed}"
+            return f"{self.round} failed: {self.failed}"
         peers = f"{len(self.peers)} peer{'s' * (len(self.peers) != 1)}"
         refused = f", {len(self.refused)} refused" if self.refused else ""
-        return f"{name}: {peers}, payload {self.payload_bytes:,} bytes, waited {self.wait_s:.1f} s{refused}"
+        return f"{self.round}: {peers}, payload {self.payload_bytes:,} bytes, waited {self.wait_s:.1f} s{refused}"
 
     @property
     def peer_wait_s(self) -> float:

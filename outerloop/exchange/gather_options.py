@@ -19,7 +19,6 @@ class GatherOptions(NodeOptions, GatherSettings):
     A folder next to the key file stores the votes and the payloads of the last rounds.
 
     reform            resume with a different number of peers than before; missing peers are removed from the run
-    fragments         number of fragments in the schedule
     patience_s        a peer that needs the run's state gives up after this number of seconds without any message about
                       the run; values below 90 are raised to 90
     audit             probability with which a peer is audited after a round (swarm/audit); 0: no audits
@@ -30,7 +29,6 @@ class GatherOptions(NodeOptions, GatherSettings):
     """
 
     reform: bool = False
-    fragments: int = 1
     patience_s: float = 600.0
     audit: float = 0.0
     audit_every: int = 5

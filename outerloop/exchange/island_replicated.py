@@ -64,7 +64,7 @@ class ReplicatedIsland(LeaderExchange):
         def begin(exchange: Exchange) -> None:
             if len(set(digests)) > 1:
                 raise ReplicasDiverged(
-                    f"the ranks of this island have different messages in round {round.number}: they must hold equal"
+                    f"the ranks of this island have different messages in {round}: they must hold equal"
                     " weights and count equal numbers of samples"
                 )
             pending.begin(exchange, blob, round)

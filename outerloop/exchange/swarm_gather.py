@@ -1,7 +1,8 @@
 """Gather among the peers of a swarm: payloads go to all peers, and a majority decides which of them form a round.
 
 Peers wait for late or lost peers only during a grace period, and no two peers ever land different results of one round
-(swarm/consensus/chain.py). Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
+(swarm/consensus/chain.py). The rounds of all fragments form one chain of commits: commit r * fragments + f decides
+fragment f of round r.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class SwarmGather(SwarmExchange):
         """
         if not self._formed:
             self.form()
-        self.node.call(self._begin(self._place(first)), timeout_s=CALL_S)
+        self.node.call(self._begin(self._commit_number(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
         """Return whether a majority has decided a round.
@@ -167,15 +168,15 @@ class SwarmGather(SwarmExchange):
         Raises StateTransferRequired if this peer is too far behind.
         """
         try:
-            return self._rounds.decided(self._place(round))
+            return self._rounds.decided(self._commit_number(round))
         except LogTruncated:
             raise StateTransferRequired(self.recover) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Serialize the state if a peer needs it. The network thread hashes and serves it while training continues."""
-        place = self._place(round)
-        self.landed_commit = self._rounds.landed(place)
-        self.node.spawn(self.state_transfer.landed(place, state() if self.state_transfer.wants(place) else None))
+        number = self._commit_number(round)
+        self.landed_commit = self._rounds.pop_landed_digest(number)
+        self.node.spawn(self.state_transfer.landed(number, state() if self.state_transfer.wants(number) else None))
 
     def publish_contributors(self, round: Round, contributors: Sequence[Contributor]) -> None:
         """Serve the contributions of all peers to those who ask for them, such as `outerloop status`."""
@@ -190,17 +191,17 @@ class SwarmGather(SwarmExchange):
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each peer whose payload was unusable (swarm/gather/payload_requests.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
-        self.node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
+        self.node.spawn(self._rounds.requests.unusable(self._commit_number(round), reasons))
 
     def start(self, blob: bytes, round: Round) -> PatientPending:
-        place = self._place(round)
+        number = self._commit_number(round)
         if self._auditor and blob:
-            blob = self._auditor.desk.header(place).to_bytes() + blob
+            blob = self._auditor.desk.header(number).to_bytes() + blob
         self._check_size(blob)
-        gather = self._under_way(self._gather(place, blob, round))
+        gather = self._under_way(self._gather(number, blob, round))
         pending = PatientPending(
             gather,
-            waits_for=lambda: self._rounds.waits_for(place),
+            waits_for=lambda: self._rounds.waits_for(number),
             on_status=self._on_status,
             recover=self.recover,
         )
@@ -233,7 +234,7 @@ class SwarmGather(SwarmExchange):
         """Return the rejections of each kind (access_control.py), the verdicts of audits, and the state bytes sent."""
         audits = {name: float(count) for name, count in self._auditor.counters.items()} if self._auditor else {}
         sent = {"state_bytes_sent": float(self.state_transfer.uploads.bytes_sent)}
-        return self.node.trust.refusals.counters() | audits | sent
+        return self.node.trust.rejections.counters() | audits | sent
 
     def linger(self) -> None:
         """Wait up to LINGER_S until the other peers have received this peer's message of the last all-gather."""
@@ -247,43 +248,43 @@ class SwarmGather(SwarmExchange):
         finally:
             super().abort()
 
-    async def _begin(self, place: int) -> None:
+    async def _begin(self, number: int) -> None:
         members = self.members
         if not members.late_joiner:
-            await self._rounds.begin(run=members.session, roster=members.names.values(), number=place)
+            await self._rounds.begin(session=members.session, roster=members.names.values(), number=number)
         elif self._remembers(members.session) and (
-            hard_state := self._rounds.hard_state_file.read(run=members.session)
+            hard_state := self._rounds.hard_state_file.read(session=members.session)
         ):
             self._rounds.resume(hard_state)
         if log := self._rounds.log:
             self._news.follow(log)
-        self.first_commit = self._rounds.commit_before(place)
+        self.first_commit = self._rounds.commit_before(number)
 
     def recover(self, max_bytes: int) -> tuple[Round, bytes]:
         """Download the run's state from other peers, and report progress. The total time is not limited.
 
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
-        place, content = self._state.of_run(
+        number, content = self._state.of_run(
             lambda: self._services.names().values(), session=self.members.session, max_bytes=max_bytes
         )
-        self.landed_commit = self._rounds.landed(place)
-        return Round(*divmod(place, self._fragments)), content
+        self.landed_commit = self._rounds.pop_landed_digest(number)
+        return self._rounds.context.round_of(number), content
 
-    async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
-        if not self._rounds.decided(place):
-            await self._rounds.offer(place, blob)
-        contents = await self._rounds.outcome(place)
+    async def _gather(self, number: int, blob: bytes, round: Round) -> list[Contribution]:
+        if not self._rounds.decided(number):
+            await self._rounds.offer(number, blob)
+        contents = await self._rounds.outcome(number)
         self._news.follow(self._rounds.log)
         if self._auditor:
-            contents = self._auditor.landing(place, contents)
+            contents = self._auditor.landing(number, contents)
         return [Contribution(name, round, content) for name, content in contents]
 
     def _remembers(self, session: str) -> bool:
         try:
-            return self._rounds.hard_state_file.read(run=session) is not None
+            return self._rounds.hard_state_file.read(session=session) is not None
         except MalformedMessage:
             return False
 
-    def _place(self, round: Round) -> int:
+    def _commit_number(self, round: Round) -> int:
         return round.number * self._fragments + round.fragment

@@ -83,7 +83,7 @@ class SwarmGossip(SwarmExchange):
         deadline_s, self._meeting_s, self._seed = options.deadline_s, options.meeting_s, options.seed
         self._scheduled_wait_s = deadline_s if options.pairing == "scheduled" else None
         self._clock = _Clock()
-        self.node.trust.allow.number = lambda: 0  # new peers can join only before the first round
+        self.node.trust.allow.current_number = lambda: 0  # new peers can join only before the first round
         with self.appearing() as parts:
             store = ContentStore()
             bulk = Bulk(self.node, store, run=options.run, allowed=self.members.__contains__, limiter=self._rate)
@@ -109,7 +109,7 @@ class SwarmGossip(SwarmExchange):
             "dropped_pairs": self._gossip.dropped_pairs,
             "one_sided_rounds": self._gossip.one_sided_rounds,
             "idle_s": self._gossip.idle_s,
-            **self.node.trust.refusals.counters(),
+            **self.node.trust.rejections.counters(),
         }
 
     def join(self, first: Round = FIRST) -> None:
@@ -133,7 +133,7 @@ class SwarmGossip(SwarmExchange):
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
-        self.node.trust.allow.number = lambda: round.number
+        self.node.trust.allow.current_number = lambda: round.number
         own_s = self._patience.timeout_s(self._clock.inner_s())
         patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
         pending = _Pending(
@@ -156,7 +156,7 @@ class SwarmGossip(SwarmExchange):
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
         for peer, reason in reasons.items():
-            self.node.trust.refusals.note("payloads", peer, f"round {round.number}: {reason}")
+            self.node.trust.rejections.note("payloads", peer, f"{round}: {reason}")
             self._gossip.strike(id_of(peer))
 
     async def _begin(self) -> None:
@@ -199,10 +199,8 @@ class _Pending(SwarmPending):
             return self.future.result(timeout_s)
         except TimeoutError:
             self.future.cancel()
-            raise RoundFailed(
-                f"round {self._round.number} found no partner and took no solo step in {timeout_s:g} s"
-            ) from None
+            raise RoundFailed(f"{self._round} found no partner and took no solo step in {timeout_s:g} s") from None
         except CancelledError:
-            raise RoundFailed(f"round {self._round.number} was dropped: this peer is leaving") from None
+            raise RoundFailed(f"{self._round} was dropped: this peer is leaving") from None
         finally:
             self._clock.waited_s += time.monotonic() - began_s

@@ -57,7 +57,7 @@ class SwarmState:
     def of_run(self, names: Callable[[], Collection[str]], *, session: str, max_bytes: int) -> tuple[int, bytes]:
         """Download the state of the run from the peers with these names.
 
-        Return the place of the state's last round in the chain of rounds, and the state. The total time is not limited.
+        Return the number of the last commit that the state includes, and the state. The total time is not limited.
         Raises QuorumLost if no peer sends anything about the run for `patience_s` seconds.
         """
         self.on_status("out of step with the other peers: downloading the state of the run")

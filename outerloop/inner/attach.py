@@ -100,9 +100,9 @@ class Attached:
         self.counted += 1
         for report in self.outer.after_inner_step(self.samples):
             if report.failed:
-                logger.warning("round %d did not complete: %s", report.round.number, report.failed)
+                logger.warning("%s did not complete: %s", report.round, report.failed)
             for note in report.notes:
-                logger.info("round %d: %s", report.round.number, note)
+                logger.info("%s: %s", report.round, note)
             if self.on_round is not None:
                 self.on_round(report)
 

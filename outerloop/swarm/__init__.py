@@ -5,7 +5,7 @@ authenticated sender), the raw binary streams and the DHT. Each entry of the fol
 it:
 
     validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
-    storage            crash-safe files
+    storage  strikes   crash-safe files; for how many rounds a peer that fails is excluded
     consensus          consensus on a run's commits (Paxos, HotStuff-2): pure logic without network, clock or torch
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request

@@ -113,14 +113,14 @@ def another_commit(machine: Any, participants: Iterable[Participant], *, view: i
     roster = next_roster(
         [decided.commit for decided in hard_state.log],
         counted,
-        run=hard_state.run,
+        session=hard_state.session,
         view=view,
         absent_rounds=machine._absent_rounds,
         quorum=machine.quorum,
         resigned=hard_state.resigned,
         min_peers=min_peers,
     )
-    demoted = next_demoted(hard_state.run, hard_state.head, view, roster)
+    demoted = next_demoted(hard_state.session, hard_state.head, view, roster)
     return Commit(machine.number, hard_state.head.digest, view, counted, roster, (), demoted)
 
 

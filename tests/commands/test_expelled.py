@@ -43,7 +43,7 @@ def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_one_line_a_peer(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = said([str(run_dir)], monkeypatch, capsys)
     assert code == 0 and text.count("\n") == 1
-    assert text.startswith(f"{NAME} accepted two commits in round 7, view 0; expelled 2023-11-1")
+    assert text.startswith(f"{NAME} accepted two proposals for commit 7, view 0; expelled 2023-11-1")
 
 
 @pytest.mark.parametrize("peer", [ID, NAME])
@@ -91,4 +91,6 @@ def test_status_has_one_line_for_each() -> None:
     console = Console(width=180)
     with console.capture() as capture:
         console.print(status.page("r", [], [EVIDENCE]))
-    assert capture.get().splitlines()[-1].strip() == "expelled: 001-…vnc6iDEp accepted two commits in round 7, view 0"
+    assert (
+        capture.get().splitlines()[-1].strip() == "expelled: 001-…vnc6iDEp accepted two proposals for commit 7, view 0"
+    )

@@ -110,13 +110,13 @@ def test_a_failed_round_ends_a_run_with_eager_updates():
             reports += loop.after_inner_step(1)
         assert [report.failed for report in reports] == [""]
         toy.inner_step(net, inner, exchange.rank, 5)
-        with pytest.raises(RoundFailed, match=r"round 1: told so; .* resume all peers from the last checkpoint"):
+        with pytest.raises(RoundFailed, match=r"round 2: told so; .* resume all peers from the last checkpoint"):
             loop.after_inner_step(1)
 
     toy.run_workers(2, work)
 
 
-@pytest.mark.parametrize(("delay", "steps", "lost"), [(2, 8, "1"), (2, 9, "1"), (2, 10, ""), (0, 8, ""), (4, 12, "")])
+@pytest.mark.parametrize(("delay", "steps", "lost"), [(2, 8, "2"), (2, 9, "2"), (2, 10, ""), (0, 8, ""), (4, 12, "")])
 def test_a_peer_that_leaves_before_a_round_lands_is_warned(delay, steps, lost, caplog):
     """With eager updates, the next round launches just when a round lands."""
 

@@ -146,7 +146,7 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
         loop.verifier.check_replicas(headers({"000": own, "001": 7, "002": 7}), *at)
     assert outrun.value.state == loop.exchange.recover
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
-        with pytest.raises(ReplicasDiverged, match="before round 3"):
+        with pytest.raises(ReplicasDiverged, match="before round 4"):
             loop.verifier.check_replicas(headers(even), *at)
     static = loop_of("plain", exchange=Static())
     with pytest.raises(ReplicasDiverged):
@@ -201,7 +201,7 @@ def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes()
     seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
     two = headers({"000": own, "001": 7})
     assert loop.verifier.check_replicas(two, own, Round(20))[0] == (), "002 may still tell"
-    with pytest.raises(ReplicasDiverged, match="before round 21, and it cannot be known whose are right"):
+    with pytest.raises(ReplicasDiverged, match="before round 22, and it cannot be known whose are right"):
         loop.verifier.check_replicas(two, own, Round(21))
     with pytest.raises(ReplicasDiverged):
         loop.verifier.check_replicas(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))

@@ -16,7 +16,7 @@ from outerloop.swarm.access.signatures import KeySigner, Signatures
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.effects import Send
 from outerloop.swarm.consensus.messages import Accept, CommitCertificate, to_map
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
 
@@ -109,10 +109,10 @@ class World:
         signers = {
             name: KeySigner(Signatures(key), session=SESSION, own=name) for name, key in zip(NAMES, KEYS, strict=True)
         }
-        self.genesis = HardState.first(run=SESSION, peer=NAMES[0], roster=NAMES).head.to_map()
+        self.genesis = HardState.first(session=SESSION, peer=NAMES[0], roster=NAMES).head.to_map()
         self.chains = {
-            name: CommitChain(
-                HardState.first(run=SESSION, peer=name, roster=NAMES),
+            name: PaxosChain(
+                HardState.first(session=SESSION, peer=name, roster=NAMES),
                 signer=signer,
                 gather_policy=GatherPolicy(min_peers=2, min_fraction=0.0),
                 absent_rounds=2,

@@ -84,7 +84,7 @@ def told_by_the_leader(rank):
     with pytest.raises(StateTransferRequired) as outrun:
         led.landed(Round(3), lambda: b"")
     assert outrun.value.state(1) == (Round(3), b"s")
-    with pytest.raises(ReplicasDiverged if rank == 0 else LeaderFailed, match="different messages in round 4"):
+    with pytest.raises(ReplicasDiverged if rank == 0 else LeaderFailed, match="different messages in round 5"):
         led.start(f"of {rank}".encode(), Round(4))
     return led.bytes_sent == (5 if rank == 0 else 0)
 

@@ -16,10 +16,10 @@ from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.membership.run_settings import RunSettings
-from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.p2p.stream_gate import TURNED_AWAY
 from outerloop.swarm.validation import SIGNATURE_BYTES
 from outerloop.types import Contribution, QuorumLost, Round, StateTransferRequired, UserError
 from tests.support.swarm.loopback import Make, daemon_of, eventually, runs, together
@@ -102,9 +102,9 @@ def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
     two.abort()
     pending = one.start(b"alone", Round(0))
     said.clear()
-    with pytest.raises(QuorumLost, match=f"no round was decided for 2 s; round 0.*{two.peer}"):
+    with pytest.raises(QuorumLost, match=f"no round was decided for 2 s; round 1.*{two.peer}"):
         pending.wait(2)
-    assert len(said) == 2 and said[0].startswith("waiting: round 0")
+    assert len(said) == 2 and said[0].startswith("waiting: round 1")
     with pytest.raises(UserError, match="max_blob_bytes="):
         make(peers=2, max_blob_bytes=3).start(b"1234", Round(0))
 

@@ -164,7 +164,7 @@ def leading(run_dir: Path) -> int:
     """The worker that leads the round at hand, as worker 0 remembers."""
     content = (run_dir / "workers/0/identity.rounds/agreement").read_bytes()
     told = msgpack.unpackb(content)
-    return int(HardState.from_bytes(content, run=told["run"], peer=told["peer"]).leader(0)[:3])
+    return int(HardState.from_bytes(content, session=told["run"], peer=told["peer"]).leader(0)[:3])
 
 
 def three_of_four_finish(run_dir: Path, options: list[str], victim: Callable[[], int]) -> None:

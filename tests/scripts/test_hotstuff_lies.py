@@ -31,7 +31,7 @@ class Peers:
 
     def __init__(self, now: str = "") -> None:
         self.now, self.expressed, self.reached = now, Counter(), []
-        first = HardState.first(run=SESSION, peer=NAMES[0], roster=NAMES)
+        first = HardState.first(session=SESSION, peer=NAMES[0], roster=NAMES)
         self.liar = first.leader(0)
         self.by_name = {name: self.chain(name) for name in NAMES}
         self.machine = self.by_name[self.liar]
@@ -41,7 +41,7 @@ class Peers:
 
     def chain(self, name: str) -> HotStuffChain:
         policy = GatherPolicy(min_peers=2, min_fraction=0.0)
-        hard_state = HardState.first(run=SESSION, peer=name, roster=NAMES)
+        hard_state = HardState.first(session=SESSION, peer=name, roster=NAMES)
         return HotStuffChain(hard_state, signer=ToySigner(name), gather_policy=policy, absent_rounds=2)
 
     def gather(self, number: int = 0) -> None:

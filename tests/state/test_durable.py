@@ -55,7 +55,7 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
     """The power goes after so many syncs; with all of them done the memory is there."""
     path = ensure_identity(tmp_path / "disk/run/identity.key")
     life = Life.begin(path)
-    disk, memory = Folder(folder_of(path)), HardState.first(run="r", peer="000-a", roster=["000-a"])
+    disk, memory = Folder(folder_of(path)), HardState.first(session="r", peer="000-a", roster=["000-a"])
     noted, note = [], cut.note_sync
 
     def counted(*of: object) -> None:

@@ -137,7 +137,7 @@ def lines(peers: InvitedPeers) -> list[str]:
 
 def line(admission: Admission, removal: Removal | None) -> str:
     """Return one line that states who invited a peer, when it joined, its last round, and whether it was removed."""
-    limit = "" if admission.last is None else f", for rounds up to {admission.last}"
+    limit = "" if admission.last is None else f", up to commit {admission.last}"
     removed = "; removed from the run" if removal is not None and not removal.lifted else ""
     name = admission.invite.name or "-"
     return (

@@ -193,8 +193,7 @@ class RoundVerifier:
         if self.replicated is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
             raise ReplicasDiverged(
-                f"slow weights differ between peers before round {round.number}, and it cannot be known whose are"
-                f" right: {shown}"
+                f"slow weights differ between peers before {round}, and it cannot be known whose are right: {shown}"
             )
         if own != most:
             raise StateTransferRequired(self.replicated.recover)

@@ -31,6 +31,7 @@ from outerloop.inner.trainer import Trainer
 from outerloop.swarm.audit.desk import AuditDesk, Order, Record
 from outerloop.swarm.audit.leaves import MATCH, Leaf
 from outerloop.swarm.validation import id_of
+from outerloop.types import Round
 
 logger = logging.getLogger(__name__)
 ROUNDS_KNOWN = 8
@@ -78,7 +79,7 @@ class AuditObserver:
             self.add_leaf()
         if self.done == self.steps:
             leaves = self.leaves if self.valid else ()
-            self.desk.announce(Record(self.number, tuple(leaves), tuple(self.sizes)))
+            self.desk.set_record(Record(self.number, tuple(leaves), tuple(self.sizes)))
 
     def after_rounds(self, rounds: Sequence[RoundReport]) -> None:
         """Note which rounds landed or failed, and whose payloads they include."""
@@ -132,7 +133,7 @@ class AuditObserver:
             try:
                 self.desk.store.put(self.number, state)
             except OSError as error:
-                logger.warning("round %d is not audited, because its states cannot be stored: %s", self.number, error)
+                logger.warning("%s is not audited, because its states cannot be stored: %s", Round(self.number), error)
                 self.valid = False
 
     def slow_hash(self) -> bytes:
@@ -151,7 +152,7 @@ class AuditObserver:
             return self.first_difference(order)
         except (RuntimeError, MemoryError) as error:  # for lack of memory, torch raises RuntimeError
             why = str(error) or "out of memory"
-            logger.warning("round %d: cannot replay the steps of %s: %s", order.pick.number, order.pick.peer, why)
+            logger.warning("%s: cannot replay the steps of %s: %s", Round(order.pick.number), order.pick.peer, why)
             return None
 
     def first_difference(self, order: Order) -> int:

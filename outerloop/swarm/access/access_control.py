@@ -116,7 +116,8 @@ class AllowList:
 
     Attributes:
         configured: `peers`, as a set.
-        number: function that returns the number of this peer's current round, or None until this peer knows it.
+        current_number: function that returns the number that limits of invites count, or None until this peer knows it:
+            that of the commit that decides its current round (in a gossip run, that of the round, from 0).
 
     Raises:
         UserError: if an entry is not a peer id, or `peers` is a string.
@@ -132,7 +133,7 @@ class AllowList:
                 shown = "run `outerloop doctor --run-dir` to see the ids of the workers of a run directory"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self.configured = frozenset(peers)
-        self.number: Callable[[], int | None] = lambda: None
+        self.current_number: Callable[[], int | None] = lambda: None
         self._peers = self.configured | {own} if peers else frozenset()
         self._expelled: set[str] = set()
         self._invited: Mapping[str, int | None] = {}
@@ -169,7 +170,7 @@ class AllowList:
         """Lift the expulsion of a peer."""
         self._expelled.discard(peer_id)
 
-    def invite(
+    def set_register(
         self,
         last: Mapping[str, int | None],
         *,
@@ -179,7 +180,7 @@ class AllowList:
     ) -> None:
         """Replace the invited and the removed peers.
 
-        last       invited peer -> number of the last round in which it may take part; None: no limit
+        last       invited peer -> number of the last commit in which it may take part; None: no limit
         known      all peers that were ever named in an invite
         removed    the peers, invited or listed, that were removed
         too_late   those of `known` that used an invite after it had been withdrawn
@@ -199,8 +200,8 @@ class AllowList:
         if not self._peers or peer_id in self.configured:
             return ""
         if peer_id in self._invited:
-            last, number = self._invited[peer_id], self.number()
-            return "" if last is None or number is None or number <= last else f"was invited for rounds up to {last}"
+            last, number = self._invited[peer_id], self.current_number()
+            return "" if last is None or number is None or number <= last else "was invited for earlier rounds only"
         if peer_id in self._known & self._too_late:
             return "used an invite that had been withdrawn"
         if peer_id in self._known:
@@ -209,10 +210,10 @@ class AllowList:
 
     def may_be_past_limit(self, peer_id: str) -> bool:
         """Return whether `peer_id` was invited up to a certain round, and this peer does not know the current round."""
-        return self._invited.get(peer_id) is not None and self.number() is None
+        return self._invited.get(peer_id) is not None and self.current_number() is None
 
-    def lists(self, peer_id: str) -> bool:
-        """Return whether the run is open, lists `peer_id`, or has ever invited it. Expulsions are ignored."""
+    def may_ever_be_member(self, peer_id: str) -> bool:
+        """Return whether the run is open, lists `peer_id`, or has ever invited it. Excluded peers count."""
         return not self._peers or peer_id in self._peers or peer_id in self._known
 
 
@@ -227,7 +228,7 @@ class AccessControl:
 
     signatures: Signatures
     allow: AllowList
-    refusals: RejectionLog
+    rejections: RejectionLog
     onlooker: str = ""
     _visitors: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
@@ -252,13 +253,13 @@ class AccessControl:
         service, observes = protocol.rpartition("/")[2], remote == self.onlooker or remote in self._visitors
         open_to = (INVITES, ROSTER, EXPELLED, CONTRIBUTORS, MANIFEST, CORPUS) if observes else (INVITES,)
         if remote not in self.allow and service not in open_to:
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
+            self.rejections.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, but is not a member")
+            self.rejections.note("outsiders", remote, f"asked for {protocol}, but is not a member")
             return False
         return True
 
     def garbled(self, remote: str, protocol: str, error: Exception) -> None:
         """Record that a peer sent data that is not a valid message of the protocol."""
-        self.refusals.note("requests", remote, f"{protocol}: {error}")
+        self.rejections.note("requests", remote, f"{protocol}: {error}")

@@ -33,7 +33,7 @@ class Admission:
 
     receiver   id of the listed peer
     at_s       Unix time of the receipt, by the clock of the receiver
-    number     number of the receiver's round at that time; 0 if it was not known
+    number     the receiver's AllowList.current_number at that time; 0 if it was not known
     """
 
     binding: Binding
@@ -44,7 +44,7 @@ class Admission:
 
     @staticmethod
     def new(binding: Binding, receiver: Signatures, *, at_s: int, number: int) -> Admission:
-        """Return the admission that a listed peer signs. `number`: number of its current round."""
+        """Return the admission that a listed peer signs. `number`: its AllowList.current_number."""
         statement = binding.invite.digest, binding.peer, at_s, number
         signed = receiver.sign("invite_admission", binding.invite.run, *statement)
         return Admission(binding, receiver.peer_id, at_s, number, signed)
@@ -59,7 +59,7 @@ class Admission:
 
     @property
     def last(self) -> int | None:
-        """Number of the last round in which the peer may take part, or None if there is no limit."""
+        """Number of the last commit in which the peer may take part, or None if there is no limit."""
         return self.number + self.invite.rounds - 1 if self.invite.rounds else None
 
     @property

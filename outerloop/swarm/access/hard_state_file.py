@@ -50,14 +50,14 @@ class HardStateFile:
         self._own = own
         self._life = life
 
-    def read(self, *, run: str) -> HardState | None:
+    def read(self, *, session: str) -> HardState | None:
         """Return the last hard state written, or None if the file does not exist.
 
-        Raises MalformedMessage if the hard state is damaged or belongs to another run.
+        Raises MalformedMessage if the hard state is damaged or belongs to another session.
         """
         if NAME not in self._disk.names():
             return None
-        return HardState.from_bytes(bytes(self._disk.read(NAME)), run=run, peer=self._own)
+        return HardState.from_bytes(bytes(self._disk.read(NAME)), session=session, peer=self._own)
 
     async def write(self, hard_state: HardState) -> None:
         """Write the hard state, and return once it is synced to disk.
@@ -68,16 +68,18 @@ class HardStateFile:
         if self._life is None:
             await self._disk.write(NAME, hard_state.to_bytes())
             return
-        self._refuse_another_name(hard_state.run)
+        self._refuse_another_name(hard_state.session)
         await self._disk.write(GENERATION, str(self._life.count).encode())
         await self._disk.write(NAME, hard_state.to_bytes())
-        await EXHAUSTION.wait_out(partial(asyncio.to_thread, self._life.has_memory), where=str(self._life.path.parent))
+        await EXHAUSTION.wait_out(
+            partial(asyncio.to_thread, self._life.record_vote_storage), where=str(self._life.path.parent)
+        )
         self._life = None  # the identity file is updated only once per process
 
-    def _refuse_another_name(self, run: str) -> None:
+    def _refuse_another_name(self, session: str) -> None:
         """Raise UserError if this peer has already voted in the run under another worker index."""
         stored = _readable(self._disk)
-        if stored is None or stored.run != run:
+        if stored is None or stored.session != session:
             return
         if stored.peer != self._own and id_of(stored.peer) == id_of(self._own):
             raise UserError(
@@ -91,10 +93,13 @@ def folder_of(identity: Path) -> Path:
     return identity.with_suffix(".rounds")
 
 
-def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]) -> Path:
-    """Check that the identity at `path` has not lost its hard state, and return the path.
+def ensure_votable_identity(
+    path: Path, disk: Callable[[Path], Disk], *, listed: bool, on_status: Callable[[str], None]
+) -> Path:
+    """Ensure that the identity at `path` has not lost its hard state, so that it may vote, and return the path.
 
-    If the hard state is lost and the run is open, replace the file with a new identity.
+    If the hard state is lost and the run is open, keep the old key under another name, remove what is left of the hard
+    state, and write a new identity to `path`.
 
     Args:
         disk: opens the hard-state folder at a path.
@@ -139,12 +144,12 @@ def generation_of(disk: Disk) -> int:
 
 
 def _readable(disk: Disk) -> HardState | None:
-    """Return the hard state on this disk, of any run and any peer, or None if it cannot be read."""
+    """Return the hard state on this disk, of any session and any peer, or None if it cannot be read."""
     if NAME not in disk.names():
         return None
     content = bytes(disk.read(NAME))
     try:
         value = msgpack.unpackb(content)
-        return HardState.from_bytes(content, run=value["run"], peer=value["peer"])
+        return HardState.from_bytes(content, session=value["run"], peer=value["peer"])
     except (MalformedMessage, ValueError, TypeError, KeyError):
         return None

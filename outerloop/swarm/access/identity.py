@@ -106,14 +106,17 @@ class Life:
             raise UserError(f"cannot update the start count in {path} ({error.strerror}): {remedy}") from error
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
-    def leave_out(self, count: int) -> None:
-        """Record that a process with a copy of the key has used `count`, so that later starts get higher counts."""
+    def raise_start_count(self, count: int) -> None:
+        """Raise the start count in the identity file to `count`, which a process with a copy of the key has used.
+
+        Later starts then get higher counts.
+        """
         with COUNTING:
             identity = Identity.read(self.path)
             if count > (identity.starts or 0):
                 _replace(self.path, replace(identity, starts=count))
 
-    def has_memory(self) -> None:
+    def record_vote_storage(self) -> None:
         """Record in the identity file that this process has synced its hard state. Called before its first vote."""
         with COUNTING:
             identity = Identity.read(self.path)

@@ -179,7 +179,7 @@ class InviteRegister:
     def _apply(self) -> None:
         peers, allow = self.peers, self._trust.allow
         last, known = (peers.last, peers.known) if self._invites else ({}, frozenset[str]())
-        allow.invite(last, known=known, removed=peers.removed, too_late=peers.too_late)
+        allow.set_register(last, known=known, removed=peers.removed, too_late=peers.too_late)
         if self.own in peers.removed | (known - last.keys()):
             self._on_removed(allow.why_not(self.own))
 

@@ -139,7 +139,7 @@ class InvitedPeers:
 
     @cached_property
     def last(self) -> dict[str, int | None]:
-        """Invited peer -> number of the last round in which it may take part, or None if there is no limit."""
+        """Invited peer -> number of the last commit in which it may take part, or None if there is no limit."""
         out: dict[str, int | None] = {}
         for one in self.used:
             other = out.get(one.peer, -1)

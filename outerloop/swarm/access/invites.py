@@ -54,7 +54,8 @@ class Invite:
     listed     `digest_of_list` of the issuer's exchange.allow
     name       name for lists and logs; "" if the issuer gave none
     expires_s  Unix time after which the invite cannot be used
-    rounds     number of rounds in which the admitted peer may take part; 0: no limit
+    rounds     number of commits in which the admitted peer may take part; 0: no limit. Each fragment of a round has a
+               commit. A gossip run has none, so this is the number of rounds
     """
 
     run: str

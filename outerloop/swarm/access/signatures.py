@@ -1,12 +1,13 @@
 """Ed25519 signatures that third parties can verify. A peer id is derived from the key that signs.
 
     peer id     base58 of 00 24 (identity multihash of 36 bytes) | 08 01 12 20 (Ed25519, 32 bytes) | public key
-    signature   over DOMAIN | msgpack of [context, run, field, ...]       (|: concatenation of bytes)
+    signature   over DOMAIN | msgpack of [context, scope, field, ...]     (|: concatenation of bytes)
 
 A stream proves only the identity of the peer at its remote end, so data that is forwarded, stored or read from the DHT
-needs a signature. The signed bytes begin with the context (the purpose of the statement) and the run, and msgpack
-prefixes each field with its length. So a signature made for one purpose or run is not valid for another. Statements
-about a round contain its number as a field.
+needs a signature. The signed bytes begin with the context (the purpose of the statement) and the scope, and msgpack
+prefixes each field with its length. So a signature made for one purpose or scope is not valid for another. The scope is
+that within which the statement is valid: a session, a run, or a key of the DHT. Statements about a round contain the
+number of its commit as a field.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 Field = bytes | str | int | float
 Witness = Callable[[str, str | bytes, tuple[Field, ...], bytes], None]
-"""Callback for each valid signature, with the arguments (context, run, fields, signature)."""
+"""Callback for each valid signature, with the arguments (context, scope, fields, signature)."""
 
 
 class Signatures:
@@ -49,7 +50,7 @@ class Signatures:
     def __init__(self, key: Ed25519PrivateKey, *, public_of: Callable[[str], Ed25519PublicKey] | None = None) -> None:
         self._key = key
         self._public_of = public_of or public_key_of
-        self.witness: Witness = lambda context, run, fields, signature: None
+        self.witness: Witness = lambda context, scope, fields, signature: None
 
     @staticmethod
     def of(identity_path: str | os.PathLike[str]) -> Signatures:
@@ -60,22 +61,22 @@ class Signatures:
     def peer_id(self) -> str:
         return peer_id_of(self._key.public_key())
 
-    def sign(self, context: str, run: str | bytes, *fields: Field) -> bytes:
-        """Return this peer's deterministic 64-byte signature of the context, run and fields."""
-        return self._key.sign(_message(context, run, fields))
+    def sign(self, context: str, scope: str | bytes, *fields: Field) -> bytes:
+        """Return this peer's deterministic 64-byte signature of the context, scope and fields."""
+        return self._key.sign(_message(context, scope, fields))
 
-    def verify(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
-        """Return whether `signature` is a valid signature of the context, run and fields by the peer `by`.
+    def verify(self, signature: object, context: str, scope: str | bytes, *fields: Field, by: str) -> bool:
+        """Return whether `signature` is a valid signature of the context, scope and fields by the peer `by`.
 
         Returns False if the signature or the peer id is malformed.
         """
         if type(signature) is not bytes or len(signature) != SIGNATURE_BYTES:
             return False
         try:
-            self._public_of(by).verify(signature, _message(context, run, fields))
+            self._public_of(by).verify(signature, _message(context, scope, fields))
         except (MalformedMessage, InvalidSignature):
             return False
-        self.witness(context, run, fields, signature)
+        self.witness(context, scope, fields, signature)
         return True
 
 
@@ -125,5 +126,5 @@ def peer_id_of(key: Ed25519PublicKey) -> str:
     return PeerID(PEER_ID_PREFIX + key.public_bytes_raw()).to_base58()
 
 
-def _message(context: str, run: str | bytes, fields: tuple[Field, ...]) -> bytes:
-    return DOMAIN + msgpack.packb([context, run, *fields])
+def _message(context: str, scope: str | bytes, fields: tuple[Field, ...]) -> bytes:
+    return DOMAIN + msgpack.packb([context, scope, *fields])

@@ -122,7 +122,7 @@ class Accusations(RpcService):
         if not await self.accuse(evidence, received_from=remote) and self._expelled.wants(evidence):
             self._false.add(remote)
             why = f"accuses {evidence.peer} with evidence that proves nothing"
-            self._transport.trust.refusals.note("ballots", self._names().get(remote, remote), why)
+            self._transport.trust.rejections.note("ballots", self._names().get(remote, remote), why)
 
     def _others(self) -> list[str]:
         """Return the ids of the other allowed peers, sorted."""

@@ -50,7 +50,7 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
 
     `context`, `session` and `fields` are those passed to Signatures.witness.
     """
-    if session != hard_state.run or context not in KEPT or fields[0] != hard_state.peer or hard_state.left:
+    if session != hard_state.session or context not in KEPT or fields[0] != hard_state.peer or hard_state.left:
         return ""
     if context == RESIGN:
         return _forgotten_resignation(hard_state, *cast(tuple[int, bytes], fields[1:3]))
@@ -59,14 +59,16 @@ def forgotten(hard_state: HardState, context: str, session: str | bytes, fields:
         is_held = False
     else:
         is_held = number < hard_state.number or head != hard_state.head.digest or view <= _held(hard_state, context)
-    return "" if is_held else f"has voted in view {view} of round {number}, but the record of its votes lacks this vote"
+    return (
+        "" if is_held else f"has voted in view {view} of commit {number}, but the record of its votes lacks this vote"
+    )
 
 
 def _forgotten_resignation(hard_state: HardState, number: int, head: bytes) -> str:
     held = [one.number for one in hard_state.resignations if one.peer == hard_state.peer and one.head == head]
     if number < hard_state.number - 1 or number in held:
         return ""
-    return f"has resigned in round {number}, but the record of its votes lacks this"
+    return f"has resigned for commit {number}, but the record of its votes lacks this"
 
 
 def _held(hard_state: HardState, context: str) -> int:

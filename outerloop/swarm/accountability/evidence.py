@@ -100,7 +100,7 @@ class Evidence:
 
     @property
     def number(self) -> int:
-        """The round that the evidence is about."""
+        """Number of the commit that the evidence is about."""
         return int(self.first.statement[1])
 
     @property
@@ -162,7 +162,7 @@ def _two_accepts(first: Any, second: Any) -> str:
     (_, number, *where, accepted), (_, other_number, *other_where, also) = first, second
     if (number, where) != (other_number, other_where) or accepted == also:
         return ""
-    return f"accepted two commits in round {number}, view {where[-1]}"
+    return f"accepted two proposals for commit {number}, view {where[-1]}"
 
 
 def _left_out(accept: Any, promise: Any) -> str:
@@ -171,46 +171,46 @@ def _left_out(accept: Any, promise: Any) -> str:
         return ""
     if reported_view > view or (reported_view, reported) == (view, accepted):
         return ""
-    return f"promised view {later} of round {number} and left out the commit that it had accepted in view {view}"
+    return f"promised view {later} of commit {number} and left out the proposal that it had accepted in view {view}"
 
 
 def _two_prepares(first: Any, second: Any) -> str:
     (_, number, *where, prepared, justified), (_, other_number, *other_where, also, other_justified) = first, second
     if (number, where) != (other_number, other_where) or (prepared, justified) == (also, other_justified):
         return ""
-    return f"voted twice in round {number}, view {where[-1]}"
+    return f"voted twice for commit {number}, view {where[-1]}"
 
 
 def _two_commits(first: Any, second: Any) -> str:
     (_, number, *where, committed), (_, other_number, *other_where, also) = first, second
     if (number, where) != (other_number, other_where) or committed == also:
         return ""
-    return f"voted to commit two commits in round {number}, view {where[-1]}"
+    return f"voted to decide two proposals for commit {number}, view {where[-1]}"
 
 
 def _ignored_lock(commit: Any, prepare: Any) -> str:
     (_, number, head, view, _), (_, other_number, other_head, later, _, justified) = commit, prepare
     if (number, head) != (other_number, other_head) or later <= view or justified >= view:
         return ""
-    return f"voted in view {later} of round {number} although it was locked on a commit of view {view}"
+    return f"voted in view {later} of commit {number} although it was locked on a proposal of view {view}"
 
 
 def _voted_after_all(vote: Any, resignation: Any) -> str:
     if vote[1:3] != resignation[1:3]:
         return ""
-    return f"resigned in round {vote[1]}, and voted or promised in view {vote[3]} of this round"
+    return f"resigned for commit {vote[1]}, and voted or promised in view {vote[3]} of this commit"
 
 
 def _two_payloads(first: Any, second: Any) -> str:
     (_, number, *payload), (_, other_number, *other) = first, second
-    return f"signed two payloads for round {number}" if number == other_number and payload != other else ""
+    return f"signed two payloads for commit {number}" if number == other_number and payload != other else ""
 
 
 def _two_verdicts(first: Any, second: Any) -> str:
     (_, number, auditor, *found), (_, other_number, other_auditor, *also) = first, second
     if (number, found) != (other_number, also) or id_of(auditor) == id_of(other_auditor) or found[-1] < 0:
         return ""
-    return f"reported other inner steps in round {number} than two auditors replayed, from leaf {found[-1]} on"
+    return f"reported other inner steps for commit {number} than two auditors replayed, from leaf {found[-1]} on"
 
 
 OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {

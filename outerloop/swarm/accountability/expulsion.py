@@ -179,7 +179,7 @@ class ExpelledPeers:
         """
         peer, session, number = evidence.peer, evidence.session, evidence.number
         hard_state = self._hard_state()
-        if hard_state is None or (session == hard_state.run and number > hard_state.number + ROUNDS_KEPT):
+        if hard_state is None or (session == hard_state.session and number > hard_state.number + ROUNDS_KEPT):
             return False
         if id_of(peer) in self.register.expelled or self.register.forgives(peer, session, number):
             return False

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.swarm.accountability.evidence import Evidence
-from outerloop.swarm.audit.desk import ROUNDS_KEPT, AuditDesk, Order
+from outerloop.swarm.audit.desk import AUDIT_ROUNDS_KEPT, AuditDesk, Order
 from outerloop.swarm.audit.leaves import NO_ROOT, REFUSED, Header, split
 from outerloop.swarm.audit.picks import Pick, picks
 from outerloop.swarm.audit.service import Answer, AuditRpc
@@ -66,6 +66,7 @@ class Auditor:
         on_status: Callable[[str], None],
     ) -> None:
         self._transport, self._rounds, self._own, self._probability = transport, rounds, own, probability
+        self._round_of = rounds.context.round_of
         self.desk, self._file, self._on_status = desk, file, on_status
         self.rpc = AuditRpc(
             transport,
@@ -111,7 +112,9 @@ class Auditor:
             self._news = asyncio.Event()
         for peer, header, _ in parts:
             if header is None:
-                logger.warning("round %d: the payload of %s has no audit header: it is left out", number, peer)
+                logger.warning(
+                    "%s: the payload of %s has no audit header: it is left out", self._round_of(number), peer
+                )
         return [(peer, message if header else b"") for peer, header, message in parts]
 
     def confirms(self, evidence: Evidence) -> bool:
@@ -125,7 +128,8 @@ class Auditor:
     def _begin(self, pick: Pick) -> None:
         """Begin an audit if this peer is the first auditor."""
         if not pick.auditors:
-            logger.info("round %d: %s is not audited: no other peer has its machine class", pick.number, pick.peer)
+            round = self._round_of(pick.number)
+            logger.info("%s: %s is not audited: no other peer has its machine class", round, pick.peer)
         elif pick.auditors[0] == self._own:
             self._start(pick, None)
 
@@ -157,8 +161,9 @@ class Auditor:
 
         Return the leaf of the verdict, or None if this peer cannot give one.
         """
+        round = self._round_of(pick.number)
         if why := self._cannot_audit(pick):
-            logger.info("round %d: %s is not audited: %s", pick.number, pick.peer, why)
+            logger.info("%s: %s is not audited: %s", round, pick.peer, why)
             return None
         if not pick.header.leaves:
             return REFUSED
@@ -167,7 +172,7 @@ class Auditor:
             leaves, before, state = await self._fetch(pick)
         except FAILURES as error:
             why = str(error) or "too late"
-            logger.warning("round %d: %s did not answer its auditor: %s", pick.number, pick.peer, why)
+            logger.warning("%s: %s did not answer its auditor: %s", round, pick.peer, why)
             return REFUSED
         order = Order(pick, parent, leaves, before, state)
         self.desk.put(order)
@@ -177,7 +182,7 @@ class Auditor:
         """Return why this peer cannot carry out an audit now, through no fault of the audited peer, or "" if it can."""
         if not self.desk.state_bytes:
             return "this peer has not recorded a state since its start, so it does not know the size of a valid one"
-        if max(self.picks) >= pick.number + ROUNDS_KEPT:
+        if max(self.picks) >= pick.number + AUDIT_ROUNDS_KEPT:
             return "earlier audits took so long that the audited peer may have deleted the state"
         return ""
 
@@ -188,7 +193,7 @@ class Auditor:
         """
         earlier = self._headers.get(pick.number - 1, {}).get(pick.peer)
         fetch = self._tasks.start(self.rpc.fetch(pick, (pick.number - 1, earlier.root if earlier else NO_ROOT)))
-        late = self._tasks.start(self._picks_of(pick.number + ROUNDS_KEPT))
+        late = self._tasks.start(self._picks_of(pick.number + AUDIT_ROUNDS_KEPT))
         try:
             await asyncio.wait((fetch, late), return_when=asyncio.FIRST_COMPLETED)
             if not fetch.done():
@@ -210,7 +215,7 @@ class Auditor:
         try:
             verdict = Verdict.of(value, pick, pick.auditors[0], signatures, session=session)
         except MalformedMessage as error:
-            self._transport.trust.refusals.note("ballots", remote, f"sent an invalid verdict: {error}")
+            self._transport.trust.rejections.note("ballots", remote, f"sent an invalid verdict: {error}")
             return
         if verdict.differs and (pick.number, pick.peer) not in self._repeated:
             self._repeated.add((pick.number, pick.peer))
@@ -222,7 +227,8 @@ class Auditor:
         matching, differing, refused = COUNTS
         kind = differing if verdict.differs else refused if verdict.leaf == REFUSED else matching
         self.counters[kind] += 1
-        line = f"audit of round {pick.number}, window {pick.window} of {pick.peer}: {verdict.outcome}"
+        round = self._round_of(pick.number)
+        line = f"audit of {round}, window {pick.window} of {pick.peer}: {verdict.outcome}"
         logger.info(line)
         if kind != matching:
             self._on_status(line)

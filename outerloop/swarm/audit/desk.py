@@ -11,7 +11,7 @@ from outerloop.swarm.audit.leaves import NO_ROOT, Header, Leaf, root_of
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.audit.states import StateStore
 
-ROUNDS_KEPT = 2
+AUDIT_ROUNDS_KEPT = 2
 """Number of rounds before the current one whose states a peer keeps for its auditors.
 
 Leaves are kept for one round more, because an auditor compares a round with the one before it.
@@ -62,9 +62,9 @@ class AuditDesk:
         self._records: dict[int, Record] = {}
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
-    def announce(self, record: Record) -> None:
+    def set_record(self, record: Record) -> None:
         """Set what this peer's payload of a round commits to, before the payload is offered."""
-        oldest = record.number - ROUNDS_KEPT
+        oldest = record.number - AUDIT_ROUNDS_KEPT
         kept = {number: known for number, known in self._records.items() if number >= oldest - 1}
         self._records = {**kept, record.number: record}
         self.store.forget_before(oldest)

@@ -35,7 +35,7 @@ from outerloop.swarm.consensus.messages import JoinRequest, Message, Resigned, R
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.round_state import RoundState
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.statements import StatementSigner
 from outerloop.swarm.consensus.votes import CommitCertificate, digests
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 
@@ -58,7 +58,7 @@ class Chain(ForkResolver):
         self,
         hard_state: HardState,
         *,
-        signer: AcceptSigner,
+        signer: StatementSigner,
         gather_policy: GatherPolicy,
         absent_rounds: int,
         max_bytes: int = MAX_AMOUNT,
@@ -97,7 +97,7 @@ class Chain(ForkResolver):
         elif isinstance(message, JoinRequest):
             self._record_join_request(sender, message)
         elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
-            self._reject(sender, f"is not another peer in the roster of round {self.number}")
+            self._reject(sender, f"is not another peer in the roster of commit {self.number}")
         elif self.votes:
             self._receive_vote(sender, message)
         return self._step()
@@ -268,7 +268,7 @@ class Chain(ForkResolver):
         self._effects.append(ApplyCommit(decided.commit))
 
     def _reject_other_chain(self, sender: str, number: int) -> None:
-        reason = f"its round {number} follows another commit than this peer's: their histories differ"
+        reason = f"its commit {number} follows another one than this peer's: their histories differ"
         self._effects.append(Reject(sender, reason, compare_logs=True))
 
     def _begin(self, hard_state: HardState) -> None:
@@ -282,6 +282,6 @@ class Chain(ForkResolver):
         if id_of(sender) in taken or not self._allowed(sender) or len(self.soft_state.asks) == MAX_PEERS:
             return
         if not self.signer.verify(sender, statements.ask(asking.number, asking.head), asking.signature):
-            self._reject(sender, f"asks to join in round {asking.number} without a valid signature")
+            self._reject(sender, f"asks to join in commit {asking.number} without a valid signature")
             return
         self.soft_state = replace(self.soft_state, asks=self.soft_state.asks | {(sender, asking.signature)})

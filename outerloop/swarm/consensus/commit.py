@@ -3,13 +3,16 @@
     digest of commit r = sha256 of DOMAIN followed by the commit's map as msgpack (keys in the order of Commit.to_map)
     parent of commit r = digest of commit r - 1, so one digest identifies the whole history
 
+In a run with several fragments, each fragment of a training round has its own commit, with the number round * fragments
++ fragment. In the consensus, a round is what one commit decides.
+
 The chain begins with genesis, the commit before the first round. Genesis has no participants and names the first
-roster; its parent is a hash that identifies the run. If all peers resume a run, they begin another chain at the round
-where the run resumes.
+roster; its parent is a hash that identifies the session. If all peers resume a run, they begin another chain at the
+round where the run resumes.
 
 All peers lead views in turn, but those whose views have failed (the demoted peers) lead last:
 
-    order in round r     the peers that are not demoted, sorted by sha256 of (run, round, peer), which gives a different
+    order in round r     the peers that are not demoted, sorted by sha256 of (session, round, peer), which gives another
                          order in each round; then the demoted peers, in the order of their demotion. View v is led by
                          the peer at index v mod n of this order, where n is the number of peers in the roster
     demotion             a commit r that was first proposed in view v shows that views 0 .. v - 1 failed: their leaders
@@ -187,12 +190,12 @@ def _demoted(value: Any) -> tuple[str, ...]:
     return tuple(peer_id(peer, "a demoted peer") for peer in items(value, "the demoted peers"))
 
 
-def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
+def genesis(session: str, roster: Iterable[str], *, first: int = 0) -> Commit:
     """Return the genesis commit of a chain whose first round, `first`, is decided by `roster`.
 
     Raises MalformedMessage if the roster is invalid.
     """
-    parent = hashlib.sha256(DOMAIN + run.encode()).digest()
+    parent = hashlib.sha256(DOMAIN + session.encode()).digest()
     names = peer_ids(sorted(set(roster)), "the first roster's peers", minimum=1)
     if len({id_of(name) for name in names}) < len(names):
         raise MalformedMessage(f"the first roster names a peer twice: {', '.join(names)}")
@@ -220,29 +223,29 @@ def minority(roster: tuple[str, ...]) -> int:
     return (len(roster) - 1) // 2
 
 
-def leader(run: str, head: Commit, view: int) -> str:
+def leader(session: str, head: Commit, view: int) -> str:
     """Return the peer that leads view `view` of the round after commit `head`."""
-    order = turns(run, head.number + 1, head.roster, head.demoted)
+    order = turns(session, head.number + 1, head.roster, head.demoted)
     return order[view % len(order)]
 
 
 @lru_cache(maxsize=64)
-def turns(run: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ...] = ()) -> list[str]:
+def turns(session: str, number: int, roster: tuple[str, ...], demoted: tuple[str, ...] = ()) -> list[str]:
     """Return the roster of round `number` in the order in which its peers lead."""
 
     def place(peer: str) -> tuple[int, bytes]:
         failed = demoted.index(peer) if peer in demoted else -1
-        return failed, hashlib.sha256(msgpack.packb([run, number, peer])).digest()
+        return failed, hashlib.sha256(msgpack.packb([session, number, peer])).digest()
 
     return sorted(roster, key=place)
 
 
-def next_demoted(run: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
+def next_demoted(session: str, head: Commit, view: int, roster: tuple[str, ...]) -> tuple[str, ...]:
     """Return the `demoted` list of the commit after `head` that is first proposed in `view`.
 
     `roster`: the next roster, as named by that commit.
     """
-    order = turns(run, head.number + 1, head.roster, head.demoted)
+    order = turns(session, head.number + 1, head.roster, head.demoted)
     proposer, failed = order[view % len(order)], order[:view]
     listed = [peer for peer in head.demoted if peer not in failed] + failed
     staying = [peer for peer in listed if peer in roster and peer != proposer]

@@ -38,7 +38,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.statements import StatementSigner
 from outerloop.swarm.consensus.validity import certificate_error
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import id_of
@@ -64,7 +64,7 @@ def has_majority(peers: Collection[str], voters: Voters) -> bool:
 
 
 def newest_provable_commit(
-    logs: Logs, signer: AcceptSigner, *, voters: Voters = (), known: Commit | None = None
+    logs: Logs, signer: StatementSigner, *, voters: Voters = (), known: Commit | None = None
 ) -> Commit | None:
     """Return the newest proven commit: `known` itself or a later one.
 
@@ -78,7 +78,7 @@ def newest_provable_commit(
     return head
 
 
-def newest_commit_past(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:
+def newest_commit_past(head: Commit, logs: Logs, signer: StatementSigner) -> Commit | None:
     """Return the newest commit after `head` that follows from the logs alone, or None. No roster needs to be known.
 
     The voters are the peers whose log does not end before `head`. More than half of them must hold a common commit
@@ -106,14 +106,14 @@ def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
     }
 
 
-def proof_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
+def proof_error(head: Commit, decided: CommitCertificate, signer: StatementSigner) -> str:
     """Return why `decided` does not prove that its commit was decided right after `head`, or "" if it does."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
         return f"commit {decided.commit.number} does not follow the local commit {head.number}"
     return certificate_error(head, decided, signer)
 
 
-def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters) -> set[str]:
+def peers_ahead(number: int, logs: Logs, signer: StatementSigner, *, voters: Voters) -> set[str]:
     """Return the voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
 
     An accept counts because an honest peer accepts a commit of round r only once it knows all earlier commits. The
@@ -133,7 +133,7 @@ def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters
     return found
 
 
-def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signer: AcceptSigner) -> bool:
+def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signer: StatementSigner) -> bool:
     return signer.verify(peer, decided.statement, signature)
 
 
@@ -154,7 +154,7 @@ def _contradicts(log: Sequence[CommitCertificate], head: Commit) -> bool:
     return log[0].commit.number <= head.number + 1 and not contains
 
 
-def _certifies(log: Sequence[CommitCertificate], commit: Commit, signer: AcceptSigner) -> bool:
+def _certifies(log: Sequence[CommitCertificate], commit: Commit, signer: StatementSigner) -> bool:
     """Return whether a log contains `commit`, and each commit up to it is proven by the one before it in the log."""
     until = [decided for decided in log if decided.commit.number <= commit.number]
     if not until or until[-1].commit != commit:
@@ -162,6 +162,6 @@ def _certifies(log: Sequence[CommitCertificate], commit: Commit, signer: AcceptS
     return not any(proof_error(before.commit, decided, signer) for before, decided in pairwise(until))
 
 
-def _after(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:
+def _after(head: Commit, logs: Logs, signer: StatementSigner) -> Commit | None:
     received = (decided for log in logs.values() for decided in log)
     return next((decided.commit for decided in received if not proof_error(head, decided, signer)), None)

@@ -77,7 +77,7 @@ def own_commit(
     roster = next_roster(
         [decided.commit for decided in hard_state.log],
         participants,
-        run=hard_state.run,
+        session=hard_state.session,
         view=hard_state.promised,
         absent_rounds=absent_rounds,
         quorum=quorum,
@@ -86,7 +86,7 @@ def own_commit(
     )
     counted = {participant.peer for participant in participants}
     asks = tuple(sorted(ask_of_peer for ask_of_peer in soft_state.asks if ask_of_peer[0] in counted))
-    demoted = next_demoted(hard_state.run, hard_state.head, hard_state.promised, roster)
+    demoted = next_demoted(hard_state.session, hard_state.head, hard_state.promised, roster)
     return Commit(hard_state.number, hard_state.head.digest, hard_state.promised, participants, roster, asks, demoted)
 
 

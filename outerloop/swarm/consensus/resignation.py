@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.statements import AcceptSigner, Statement
+from outerloop.swarm.consensus.statements import Statement, StatementSigner
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, checked_int, digest, items, peer_id, row, signature
 
 
@@ -111,12 +111,12 @@ def remaining_peers(
     return tuple(peer for peer in head.roster if peer not in resigned)
 
 
-def resignation_error(head: Commit, resignations: Resignations, signer: AcceptSigner) -> str:
+def resignation_error(head: Commit, resignations: Resignations, signer: StatementSigner) -> str:
     """Return why one of the resignations is not valid for the round after `head`, or "" if all are valid."""
     for resignation in resignations:
         peer = resignation.peer
         if peer not in head.roster or not resignation.covers(head):
-            return f"counts a resignation of {peer} that is not about round {head.number + 1}"
+            return f"counts a resignation of {peer} that is not about commit {head.number + 1}"
         if not signer.verify(peer, resignation.statement, resignation.signature):
             return f"counts a resignation of {peer} without a valid signature"
     return ""

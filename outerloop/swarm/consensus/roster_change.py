@@ -37,7 +37,7 @@ def next_roster(
     history: Sequence[Commit],
     participants: Iterable[Participant],
     *,
-    run: str,
+    session: str,
     view: int,
     absent_rounds: int,
     quorum: Quorum = MAJORITY,
@@ -50,7 +50,7 @@ def next_roster(
     this round's commit is proposed. `resigned`: the peers of this roster that have resigned.
     """
     roster, present = history[-1].roster, {participant.peer for participant in participants}
-    missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
+    missing, _ = absent_peers(history, session=session, view=view, absent_rounds=absent_rounds)
     stay = set(roster) - (missing - present)
     if len(stay.intersection(present).difference(resigned)) >= min_peers:
         stay.difference_update(resigned)
@@ -73,7 +73,7 @@ def resulting_roster(
     return tuple(sorted(stay | set(learners[: max(0, min(room, MAX_PEERS - len(stay)))])))
 
 
-def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
+def absent_peers(history: Sequence[Commit], *, session: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
     """Return the peers to drop if they are absent from the current commit too, and whether the history is long enough.
 
     These roster peers were absent from at least the last `absent_rounds - 1` commits. The history is long enough if the
@@ -81,7 +81,7 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
     If the history is too short, the returned set is empty.
     """
     roster = history[-1].roster
-    missing, leaders = set(roster), {leader(run, history[-1], view)}
+    missing, leaders = set(roster), {leader(session, history[-1], view)}
     enough = min(minority(roster) + 1, ROUNDS_KEPT)
     known = list(pairwise(history))
     for seen in range(len(known) + 1):
@@ -90,7 +90,7 @@ def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_round
         if seen < len(known):
             before, commit = known[-1 - seen]
             missing &= set(before.roster) - {participant.peer for participant in commit.participants}
-            leaders |= {leader(run, before, commit.view)}.intersection(roster)
+            leaders |= {leader(session, before, commit.view)}.intersection(roster)
     return set(), False
 
 
@@ -101,5 +101,5 @@ def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool
     has ROUNDS_KEPT commits, or it begins with genesis, the only commit without participants.
     """
     history = [decided.commit for decided in hard_state.log]
-    _, suffices = absent_peers(history, run=hard_state.run, view=view, absent_rounds=absent_rounds)
+    _, suffices = absent_peers(history, session=hard_state.session, view=view, absent_rounds=absent_rounds)
     return suffices or len(hard_state.log) == ROUNDS_KEPT or not hard_state.log[0].commit.participants

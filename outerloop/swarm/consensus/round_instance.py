@@ -14,7 +14,7 @@ from outerloop.swarm.consensus.resignation import Resignation, Resignations
 from outerloop.swarm.consensus.roster_change import shows_absences
 from outerloop.swarm.consensus.round_state import RoundState
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.statements import StatementSigner
 from outerloop.swarm.consensus.validity import certificate_error, commit_error
 from outerloop.swarm.consensus.view_change import Pacemaker
 from outerloop.swarm.consensus.votes import CommitCertificate
@@ -50,7 +50,7 @@ class RoundInstance(Pacemaker):
         self,
         hard_state: HardState,
         *,
-        signer: AcceptSigner,
+        signer: StatementSigner,
         soft_state: RoundState,
         gather_policy: GatherPolicy,
         absent_rounds: int,

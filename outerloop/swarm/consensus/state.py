@@ -54,7 +54,7 @@ class HardState:
     `promised`, `accepted` and `lock` refer to the round after the head.
     """
 
-    run: str
+    session: str
     peer: str
     log: tuple[CommitCertificate, ...]
     promised: int = 0
@@ -64,12 +64,12 @@ class HardState:
     resignations: Resignations = ()
 
     @staticmethod
-    def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
+    def first(*, session: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
         """Return the initial state of a peer that takes part from the first round of a chain, round `number`."""
-        return HardState(run, peer, (CommitCertificate(genesis(run, roster, first=number), 0, ()),))
+        return HardState(session, peer, (CommitCertificate(genesis(session, roster, first=number), 0, ()),))
 
     @staticmethod
-    def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
+    def joining(*, session: str, peer: str, head: CommitCertificate) -> HardState:
         """Return the initial state of a late joiner that downloads the run's state as of `head`.
 
         Raises ValueError if the peer is in the roster of that commit, because the others may count on its votes.
@@ -79,7 +79,7 @@ class HardState:
                 f"{peer} is in the roster of commit {head.commit.number} but has no saved state: it can join after a"
                 " commit that drops it"
             )
-        return HardState(run, peer, (head,))
+        return HardState(session, peer, (head,))
 
     @property
     def head(self) -> Commit:
@@ -133,7 +133,7 @@ class HardState:
         return self.promised > 0 or self.accepted is not None or self.lock is not None
 
     def leader(self, view: int) -> str:
-        return leader(self.run, self.head, view)
+        return leader(self.session, self.head, view)
 
     def belongs_to(self, *, byzantine: bool) -> bool:
         """Return whether all saved votes and certificates are of HotStuff-2 if `byzantine`, else of Paxos."""
@@ -155,7 +155,7 @@ class HardState:
             for decided in self.log
             if decided.commit.number > base.commit.number
         }
-        return HardState(self.run, self.peer, (*kept, base), left=self.left | after, resignations=self.resignations)
+        return HardState(self.session, self.peer, (*kept, base), left=self.left | after, resignations=self.resignations)
 
     def moved_to(self, decided: CommitCertificate) -> HardState:
         """Return the state with a later commit as the head. The peer downloads the run's state as of that commit."""
@@ -182,13 +182,13 @@ class HardState:
         head = log[-1].commit.number
         left = frozenset((number, sha256) for number, sha256 in self.left if number >= head)
         resignations = tuple(one for one in self.resignations if one.number >= head - ROUNDS_KEPT)
-        return HardState(self.run, self.peer, log, left=left, resignations=resignations)
+        return HardState(self.session, self.peer, log, left=left, resignations=resignations)
 
     def to_bytes(self) -> bytes:
         return msgpack.packb(
             {
                 "version": VERSION,
-                "run": self.run,
+                "run": self.session,
                 "peer": self.peer,
                 "log": [decided.to_map() for decided in self.log],
                 "promised": self.promised,
@@ -200,25 +200,25 @@ class HardState:
         )
 
     @staticmethod
-    def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
+    def from_bytes(content: bytes, *, session: str, peer: str) -> HardState:
         """Parse a saved state.
 
-        Raises MalformedMessage if it is damaged, has another format version, or belongs to another run or peer.
+        Raises MalformedMessage if it is damaged, has another format version, or belongs to another session or peer.
         """
         value = unpacked(content, "the hard state")
         older = isinstance(value, dict) and value.get("version") == WITHOUT_RESIGNATIONS
         found = fields(value, "the hard state", HARD_STATE if older else (*HARD_STATE, "resignations"))
         if not older:
             checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
-        if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (run, peer):
+        if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (session, peer):
             raise MalformedMessage(
-                f"this hard state belongs to peer {found['peer']} in run {found['run']}, not to {peer} in {run}"
+                f"this hard state belongs to peer {found['peer']} in session {found['run']}, not to {peer} in {session}"
             )
         promised = view_number(found["promised"], "the promised view")
         lock = None if found["lock"] is None else Lock.from_map(found["lock"])
         resignations = () if older else _resignations(found["resignations"])
         return HardState(
-            run,
+            session,
             peer,
             _log(found["log"]),
             promised,

@@ -29,7 +29,7 @@ Statement = tuple[str | int | bytes, ...]
 """The kind of the statement, which is also the context of its signature, followed by its fields."""
 
 
-class AcceptSigner(Protocol):
+class StatementSigner(Protocol):
     """The interface by which the consensus code, which never handles keys, signs and verifies statements.
 
     `session`: id of the session.

@@ -21,7 +21,7 @@ from outerloop.swarm.consensus.quorum import MAJORITY, TWO_THIRDS, Quorum
 from outerloop.swarm.consensus.resignation import remaining_peers, resignation_error
 from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.consensus.statements import AcceptSigner, Statement, ask
+from outerloop.swarm.consensus.statements import Statement, StatementSigner, ask
 from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
 
@@ -29,7 +29,7 @@ from outerloop.swarm.validation import MAX_AMOUNT, id_of
 def commit_error(
     hard_state: HardState,
     commit: Commit,
-    signer: AcceptSigner,
+    signer: StatementSigner,
     *,
     min_peers: int,
     absent_rounds: int,
@@ -70,7 +70,7 @@ def vote_refusal(
     return ""
 
 
-def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
+def certificate_error(head: Commit, decided: CommitCertificate, signer: StatementSigner) -> str:
     """Return why `decided` does not prove that its commit was decided after `head`, or "" if it does.
 
     Possible reasons are too few valid accepts, and links that do not justify the proposal.
@@ -93,14 +93,14 @@ def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSi
 
 
 def count_voters(
-    roster: tuple[str, ...], votes: Iterable[tuple[str, bytes]], statement: Statement, signer: AcceptSigner
+    roster: tuple[str, ...], votes: Iterable[tuple[str, bytes]], statement: Statement, signer: StatementSigner
 ) -> int:
     """Return the number of peers of the roster (ids) whose votes are valid signatures of the statement."""
     signed = {peer: signature for peer, signature in votes if peer in roster}
     return len({id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)})
 
 
-def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
+def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: StatementSigner) -> str:
     """Check that all counted learners asked to be counted, and that no key is counted twice.
 
     Return the error, or "".
@@ -134,7 +134,7 @@ def _roster_error(
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it"
     history = [decided.commit for decided in hard_state.log]
-    missing, _ = absent_peers(history, run=hard_state.run, view=commit.view, absent_rounds=absent_rounds)
+    missing, _ = absent_peers(history, session=hard_state.session, view=commit.view, absent_rounds=absent_rounds)
     if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which did not miss {absent_rounds} rounds in a row"
     if unknown := set(commit.roster).difference(hard_state.roster, present):
@@ -149,7 +149,7 @@ def _roster_error(
 
 def _demoted_error(hard_state: HardState, commit: Commit) -> str:
     """Check that the commit demotes the peers whose views failed (commit.py). Return the error, or ""."""
-    expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
+    expected = next_demoted(hard_state.session, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""
     named, due = (", ".join(peers) or "nobody" for peers in (commit.demoted, expected))

@@ -32,7 +32,7 @@ from outerloop.swarm.consensus.messages import Message, Resigned, ViewChange, Vi
 from outerloop.swarm.consensus.quorum import MAJORITY
 from outerloop.swarm.consensus.round_state import RoundState
 from outerloop.swarm.consensus.state import HardState
-from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.statements import StatementSigner
 from outerloop.swarm.consensus.votes import ViewWish
 
 
@@ -44,7 +44,7 @@ class Pacemaker:
 
     quorum = MAJORITY
 
-    def __init__(self, hard_state: HardState, signer: AcceptSigner, soft_state: RoundState) -> None:
+    def __init__(self, hard_state: HardState, signer: StatementSigner, soft_state: RoundState) -> None:
         self.hard_state = hard_state
         self.signer = signer
         self.soft_state = soft_state

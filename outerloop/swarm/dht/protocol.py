@@ -202,7 +202,7 @@ class GuardedProtocol(DHTProtocol):
 
     def _refused(self, who: str, why: str) -> RequestRefused:
         """Log that a request is refused, and return the error to raise. `who`: the peer, or "all non-members"."""
-        self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
+        self.records.trust.rejections.note("requests", who, f"the DHT: {why}")
         return RequestRefused(f"{who}: {why}")
 
     def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:

@@ -73,7 +73,7 @@ class SignedRecords(RecordValidatorBase):
             sender, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signature checks per second"
         reason = reason or self._on_inspection(record, owner)
         if reason:
-            self.trust.refusals.note("records", sender, reason)
+            self.trust.rejections.note("records", sender, reason)
         return not reason
 
     def valid_records(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 MAX_SENDING = 32
 """Maximum number of ballots that are being sent to one peer at a time. A ballot beyond this limit is not sent. The
 protocol tolerates lost ballots: peers send new ones in the next view, and fetch commits that they missed. To an honest
-peer, about 16 are being sent at a time (p2p/admission.py)."""
+peer, about 16 are being sent at a time (p2p/stream_gate.py)."""
 
 
 class BallotRpc(RpcService):

@@ -149,7 +149,7 @@ class CatchUpTask:
         for peer, log in response.later.items():
             first = log[0].commit.number
             reason = f"sent commits from {first} on without proof, although this peer needs commit {hard_state.number}"
-            trust.refusals.note("ballots", peer, reason)
+            trust.rejections.note("ballots", peer, reason)
 
 
 def _is_idle(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:

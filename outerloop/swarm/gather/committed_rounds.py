@@ -39,7 +39,7 @@ class CommittedRounds:
         self._downloads = downloads
         self._own = own
         self._commits: dict[int, Commit] = {}
-        self._received: dict[int, bytes] = {}  # number -> digest of each commit that the trainer has yet to land
+        self._to_land: dict[int, bytes] = {}  # number -> digest of each commit that the trainer has yet to land
         self._open = 0  # the first round whose commit is unknown
         self._landed: int | None = None  # the last round that the trainer has taken; None: unknown
         self._error: Exception | None = LogTruncated()  # replaced once the start of the chain is known
@@ -107,16 +107,16 @@ class CommittedRounds:
         commit = self._commits.get(number)
         return None if commit is None else commit.digest
 
-    def received(self, commit: Commit) -> None:
+    def about_to_land(self, commit: Commit) -> None:
         """Record that the trainer is about to land a commit, by its payloads or by the state as of that commit."""
-        self._received[commit.number] = commit.digest
+        self._to_land[commit.number] = commit.digest
 
-    def landed(self, number: int) -> bytes:
-        """Return the digest of a commit that the trainer has just landed, even if the commit is no longer stored.
+    def pop_landed_digest(self, number: int) -> bytes:
+        """Return the digest of a commit that the trainer has just landed, and forget it.
 
-        The trainer's thread calls this, once per landing.
+        The digest is known even if the commit is no longer stored. The trainer's thread calls this once per landing.
         """
-        return self._received.pop(number)
+        return self._to_land.pop(number)
 
     def decided(self, number: int) -> bool:
         """Return whether round `number` is decided.
@@ -146,7 +146,7 @@ class CommittedRounds:
             raise LogTruncated
         contents = [(participant.peer, self._store.take(number, participant)) for participant in commit.participants]
         self._landed = number
-        self.received(commit)
+        self.about_to_land(commit)
         self.forget()
         return contents
 
@@ -188,8 +188,8 @@ class CommittedRounds:
             return ""
         missing = [participant.peer for participant in self._missing(self._commits[number])]
         if not missing:
-            return f"round {number}: decided, all payloads have arrived"
-        return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
+            return "decided, all payloads have arrived"
+        return f"decided, payloads of {', '.join(missing)} have not arrived yet"
 
     def _is_current(self, commit: Commit) -> bool:
         """Return whether this commit is still part of the current chain."""

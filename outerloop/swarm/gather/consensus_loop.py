@@ -130,6 +130,6 @@ class ConsensusLoop:
 
     def _reject(self, effect: Reject) -> None:
         """Log a rejected message. Fetch the sender's log if the effect requests that."""
-        self.context.trust.refusals.note("ballots", effect.sender, effect.reason)
+        self.context.trust.rejections.note("ballots", effect.sender, effect.reason)
         if effect.compare_logs:
             self.catch_up.compare_with(effect.sender)

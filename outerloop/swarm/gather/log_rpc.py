@@ -166,7 +166,7 @@ class LogRpc(RpcService):
             return peer, None
 
     def _reject(self, peer: str, why: str) -> None:
-        self._transport.trust.refusals.note("ballots", peer, why)
+        self._transport.trust.rejections.note("ballots", peer, why)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")

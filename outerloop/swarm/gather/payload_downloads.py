@@ -93,9 +93,9 @@ class PayloadDownloads:
         """Return whether this payload was rejected for a reason that does not depend on the peer that sent it."""
         return (number, participant) in self._rejected
 
-    def reject(self, peer: str, reason: str) -> None:
-        """Log and count the rejection of a payload that `peer` offered."""
-        self._context.trust.refusals.note("payloads", peer, reason)
+    def log_rejection(self, number: int, peer: str, reason: str) -> None:
+        """Log and count the rejection of a payload that `peer` offered for round `number`."""
+        self._context.trust.rejections.note("payloads", peer, f"{self._context.round_of(number)}: {reason}")
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """Drop all downloads for decided round `number`, except those of the `needed` payloads."""
@@ -125,7 +125,8 @@ class PayloadDownloads:
             if key not in self._store and key not in self._rejected:
                 await self._fetch(key, sources, decided)
         except ContentUnavailable as error:
-            logger.warning("round %d: the payload of %s could not be downloaded: %s", number, participant.peer, error)
+            round, peer = self._context.round_of(number), participant.peer
+            logger.warning("%s: the payload of %s could not be downloaded: %s", round, peer, error)
         finally:
             download = self.running.get(key)
             if download and download.task is asyncio.current_task():
@@ -135,8 +136,8 @@ class PayloadDownloads:
         """Download a payload, check it, and store or reject it. Raises ContentUnavailable if no source delivers it."""
         number, participant = key
         if not decided and self._too_many(key):
-            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of this peer are stored or being downloaded"
-            self.reject(participant.peer, reason)
+            reason = f"{PAYLOADS_KEPT} other payloads of this peer are stored or being downloaded"
+            self.log_rejection(number, participant.peer, reason)
             return
         content, reason = b"", f"a payload of {participant.size_bytes} bytes; at most {self._max_bytes} are allowed"
         if participant.size_bytes <= self._max_bytes:
@@ -144,7 +145,7 @@ class PayloadDownloads:
             reason = await self._content_error(key, content)
         if reason:
             self._rejected.add(key)
-            self.reject(participant.peer, reason)
+            self.log_rejection(number, participant.peer, reason)
             return
         await self._store.put(number, participant, content)
         self._context.report_stored(number, participant)

@@ -70,7 +70,7 @@ class PayloadRpc(RpcService):
         try:
             return Participant.from_list([peer, *answer["payload"]]) if answer else None
         except (MalformedMessage, KeyError, TypeError) as error:
-            self._transport.trust.refusals.note("payloads", peer, f"the response has no payload: {error}")
+            self._transport.trust.rejections.note("payloads", peer, f"the response has no payload: {error}")
             raise Unreadable(f"the response has no payload: {error}") from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
@@ -131,7 +131,8 @@ class PayloadRequests:
                 if isinstance(error, Unreachable):
                     self.unreachable.add(peer)
                     self._context.act(lambda chain: [])  # any event makes consensus_loop.py check the round
-                logger.debug("round %d: asking %s for its payload failed: %s", number, peer, error)
+                round = self._context.round_of(number)
+                logger.debug("%s: asking %s for its payload failed: %s", round, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])
 
@@ -141,7 +142,7 @@ class PayloadRequests:
         `reasons`: peer -> why its payload was unusable.
         """
         for peer, reason in reasons.items():
-            self._downloads.reject(peer, f"round {number}: {reason}")
+            self._downloads.log_rejection(number, peer, reason)
             self._context.backoff.payload_unusable(peer, number)
 
     async def _get(self, number: int, participant: Participant) -> bool:
@@ -153,7 +154,7 @@ class PayloadRequests:
             return True
         lied = self._downloads.has_wrong_hash(participant)
         if lied:
-            self._downloads.reject(peer, f"round {number}: its payload does not match the sha256 that it announced")
+            self._downloads.log_rejection(number, peer, "its payload does not match the sha256 that it announced")
         if lied or self._downloads.is_rejected(number, participant):
             backoff.payload_rejected(peer, number)
             return True

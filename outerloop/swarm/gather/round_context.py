@@ -4,12 +4,8 @@ Only consensus_loop.py changes the state of the consensus. The other components 
 events.
 
 The context also keeps the back-off: the number of rounds before a peer whose payloads were rejected is admitted again.
-It grows exponentially with the number of strikes against the peer:
-
-    payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
-                                   r + min(2^k, MAX_ROUNDS)
-    good payload                   one strike fewer
-    payload unusable at landing    two more strikes, because one was removed when the payload was stored
+It grows exponentially with the number of strikes against the peer (strikes.py). During the back-off, the peer cannot
+become a learner.
 
 A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` rounds and asks to
 join again. Without a back-off, the others would wait for it for a grace period in every round.
@@ -24,7 +20,6 @@ already in the roster.
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from outerloop.swarm.access.access_control import AccessControl
@@ -34,34 +29,34 @@ from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.messages import JoinRequest, Message
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.event_queue import MAX_WAITING, EventQueue
+from outerloop.swarm.strikes import LOSS, UNUSABLE, Strikes
 from outerloop.swarm.validation import id_of
-
-MAX_ROUNDS = 64
+from outerloop.types import Round
 
 
 class ReadmissionBackoff:
-    """Counts strikes against peers, given by name, and computes their back-off. A restart clears the strikes."""
+    """Records strikes against peers, given by name, and ignores their join requests during the back-off."""
 
     def __init__(self) -> None:
-        self._strikes: Counter[str] = Counter()
+        self._strikes = Strikes()
         self._last_judged: dict[str, int] = {}  # peer -> last round judged, so that each round counts only once
-        self._until: dict[str, int] = {}
 
     def payload_rejected(self, peer: str, number: int) -> None:
         """Record that the payload that `peer` offered for round `number` was rejected."""
         if self._is_first(peer, number):
-            self._strikes[peer] += 1
-            self._until[peer] = number + min(2 ** self._strikes[peer], MAX_ROUNDS)
+            self._strikes.add(peer, LOSS, number=number)
 
     def payload_stored(self, peer: str, number: int) -> None:
         """Record that the payload that `peer` offered for round `number` was valid and is stored."""
         if self._is_first(peer, number):
-            self._strikes[peer] = max(0, self._strikes[peer] - 1)
+            self._strikes.remove_one(peer)
 
     def payload_unusable(self, peer: str, number: int) -> None:
-        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds."""
-        self._strikes[peer] += 2
-        self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
+        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds.
+
+        The round lands after it was decided, so the peer may already be excluded for longer because of a later round.
+        """
+        self._strikes.add(peer, UNUSABLE, number=number, not_before=self._strikes.end(peer))
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
         """Return whether to ignore `message`, because it asks to join the current round during the back-off of `peer`.
@@ -69,7 +64,8 @@ class ReadmissionBackoff:
         `number` is the current round. A request for an earlier round is not ignored, because the answer informs `peer`
         of the current round.
         """
-        return isinstance(message, JoinRequest) and message.number == number < self._until.get(peer, number)
+        is_current = isinstance(message, JoinRequest) and message.number == number
+        return is_current and self._strikes.excludes(peer, number=number)
 
     def _is_first(self, peer: str, number: int) -> bool:
         new = self._last_judged.get(peer, -1) < number
@@ -87,12 +83,15 @@ class RoundContext:
     own       this peer's name
     trust     this peer's signatures, allow-list and rejection log
     names     returns a map from id to name of the peers that may take part
+    fragments number of fragments, each of which has a commit in each round
     events    the events that have not been handled yet
     backoff   decides which peers' join requests are ignored
     """
 
-    def __init__(self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]]) -> None:
-        self.trust, self.own, self.names = trust, own, names
+    def __init__(
+        self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]], fragments: int = 1
+    ) -> None:
+        self.trust, self.own, self.names, self.fragments = trust, own, names, fragments
         self.events: EventQueue[Event] = EventQueue()
         self.backoff = ReadmissionBackoff()
         self._chain: Chain | None = None
@@ -111,7 +110,11 @@ class RoundContext:
     @property
     def session(self) -> str:
         """The session id that every signature of the run covers."""
-        return self.chain.hard_state.run
+        return self.chain.hard_state.session
+
+    def round_of(self, number: int) -> Round:
+        """Return the round, and its fragment, that commit `number` decides. Messages to the user contain it."""
+        return Round(*divmod(number, self.fragments))
 
     def begin(self, chain: Chain) -> None:
         """Set the consensus state machine. From now on, this peer takes part in the rounds."""
@@ -135,7 +138,7 @@ class RoundContext:
             return [] if self.backoff.ignores(sender, message, chain.number) else chain.receive(sender, message)
 
         for flooding in self.events.put_from(sender, handle, size):
-            self.trust.refusals.note(
+            self.trust.rejections.note(
                 "ballots",
                 flooding,
                 f"dropped one of its messages: {MAX_WAITING} of them are already queued, or the whole queue is full",

@@ -9,6 +9,9 @@ The path of another peer's payload through the modules:
     committed_rounds.py    downloads the payloads that a decided commit names and this peer lacks, and keeps the round
                            for the trainer
 
+Here and in the modules below, a round is what one commit decides: its `number` is that of the commit, which is r *
+fragments + f for fragment f of the trainer's round r. RoundContext.round_of converts it for messages to the user.
+
 The network side runs ahead of the trainer. It votes and follows the chain while the trainer computes or sleeps, and
 keeps up to ROUNDS_BEHIND rounds until the trainer has taken them (committed_rounds.py).
 """
@@ -27,7 +30,7 @@ from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
@@ -57,7 +60,7 @@ from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
-PROTOCOLS: dict[Trust, type[Chain]] = {"members": CommitChain, "nobody": HotStuffChain}
+PROTOCOLS: dict[Trust, type[Chain]] = {"members": PaxosChain, "nobody": HotStuffChain}
 """exchange.trust -> the state machine that decides the rounds."""
 
 
@@ -88,7 +91,7 @@ class GatherRunner:
         incarnations: Incarnations | None = None,
     ) -> None:
         self._settings, self._max_bytes = rules, max_blob_bytes + SIGNATURE_BYTES
-        self.context = context = RoundContext(transport.trust, own=own, names=names)
+        self.context = context = RoundContext(transport.trust, own=own, names=names, fragments=rules.fragments)
         allowed = context.may_take_part
         self._store = RoundStore(disk)
         self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, limiter=limiter)
@@ -169,29 +172,29 @@ class GatherRunner:
         for service in (self.bulk, self._payload_rpc, self.log_rpc, self._ballots, self.witness.accusations):
             await service.serve()
 
-    async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
+    async def begin(self, *, session: str, roster: Iterable[str], number: int) -> None:
         """Start a new chain whose first round is `number`. Remove all stored payloads, which belong to other chains."""
-        await self._begin_new(HardState.first(run=run, peer=self.context.own, roster=roster, number=number))
+        await self._begin_new(HardState.first(session=session, peer=self.context.own, roster=roster, number=number))
 
-    async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
+    async def follow_from(self, decided: CommitCertificate, *, session: str) -> None:
         """Follow the chain from this commit on. The caller must download the state, then call `state_arrived`.
 
         Raises ContentUnavailable if this peer is in the commit's roster but has no record of its votes, e.g. because
         its last process ended before its first vote. It can join after a commit that drops it.
         """
-        joining = None if self.context.begun else self._joining(decided, run)
+        joining = None if self.context.begun else self._joining(decided, session)
         self._catch_up.awaiting_state = True
         self.roots.withdraw(0)
         self.outcomes.skip_to(decided.commit.number)
-        self.outcomes.received(decided.commit)
+        self.outcomes.about_to_land(decided.commit)
         if joining is None:
             self.context.act(lambda chain: chain.install_snapshot(decided))
         else:
             await self._begin_new(joining)
 
-    def _joining(self, decided: CommitCertificate, run: str) -> HardState:
+    def _joining(self, decided: CommitCertificate, session: str) -> HardState:
         try:
-            return HardState.joining(run=run, peer=self.context.own, head=decided)
+            return HardState.joining(session=session, peer=self.context.own, head=decided)
         except ValueError as error:
             raise ContentUnavailable(str(error)) from error
 
@@ -213,15 +216,15 @@ class GatherRunner:
             )
         chain = protocol(
             hard_state,
-            signer=KeySigner(signatures, session=hard_state.run, own=context.own),
+            signer=KeySigner(signatures, session=hard_state.session, own=context.own),
             gather_policy=self._settings.gather_policy,
             absent_rounds=self._settings.absent_rounds,
             allowed=lambda name: id_of(name) in context.trust.allow,
             max_bytes=self._max_bytes,
         )
         context.begin(chain)
-        context.trust.allow.number = lambda: chain.number
-        self.witness.begin(hard_state.run)
+        context.trust.allow.current_number = lambda: chain.number
+        self.witness.begin(hard_state.session)
         self.outcomes.begin(hard_state)
         self.own_payloads.resume(hard_state.number)
         self._loop.look()
@@ -283,9 +286,12 @@ class GatherRunner:
         """Offer `blob` as this peer's payload for a round, unless it has already offered one or the round is over."""
         await self.own_payloads.offer(number, blob)
 
-    def landed(self, number: int) -> bytes:
-        """Return the digest of the commit that the trainer has just landed. The trainer's thread calls this."""
-        return self.outcomes.landed(number)
+    def pop_landed_digest(self, number: int) -> bytes:
+        """Return the digest of the commit that the trainer has just landed, and forget it.
+
+        The trainer's thread calls this once per landing.
+        """
+        return self.outcomes.pop_landed_digest(number)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is behind. Any thread may call this."""
@@ -304,9 +310,11 @@ class GatherRunner:
 
     def waits_for(self, number: int) -> str:
         """Return a one-line explanation of why a round has no outcome yet."""
-        decided, lacking = self.outcomes.lacks(number), self.lacks_quorum()
-        waiting = [waiting_for(self.context.chain), self.comeback.advice()]
-        return decided or (f"round {number}: {lacking}" if lacking else "; ".join(filter(None, waiting)))
+        name, current = self.context.round_of(number), self.context.round_of(self.context.chain.number)
+        if reason := self.outcomes.lacks(number) or self.lacks_quorum():
+            return f"{name}: {reason}"
+        waiting = [f"{current}, {waiting_for(self.context.chain)}", self.comeback.advice()]
+        return "; ".join(filter(None, waiting))
 
     def lacks_quorum(self) -> str:
         """Return a one-line message if too few peers are reachable to decide the current round, else ""."""

@@ -28,6 +28,7 @@ class GatherSettings:
     deadline_s        seconds that a round waits for enough payloads after its first one. Then min_peers payloads are
                       enough, except with quorum="all"
     absent_rounds     number of consecutive missed rounds after which a peer leaves the roster, until it returns
+    fragments         number of fragments in the schedule; each fragment of a round has a commit
     """
 
     peers: int
@@ -38,6 +39,7 @@ class GatherSettings:
     grace_s: float = 3.0
     deadline_s: float = 120.0
     absent_rounds: int = 2
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         if self.quorum not in get_args(Quorum):

@@ -215,7 +215,7 @@ class FinalGather(RpcService):
         return ""
 
     def _reject(self, peer: str, why: str) -> None:
-        self._transport.trust.refusals.note("payloads", self._members.names[peer], why)
+        self._transport.trust.rejections.note("payloads", self._members.names[peer], why)
 
 
 def _number_of(request: Request) -> int:

@@ -22,13 +22,12 @@ Events are method calls. Some of these methods return the next action.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outerloop.swarm.gather.round_context import MAX_ROUNDS
 from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.partner_policy import Partners
+from outerloop.swarm.strikes import LOSS, UNUSABLE, Strikes
 from outerloop.types import Round
 
 RECENT_ROUNDS = 4
@@ -72,8 +71,7 @@ class Pairing:
         self._ready: dict[str, Round] = {}
         self._heard: dict[str, int] = {}  # peer -> the local round number when that peer's last notice arrived
         self._rounds = 0
-        self._strikes: Counter[str] = Counter()
-        self._excluded_until: dict[str, int] = {}  # peer -> the local round number at which its exclusion ends
+        self._strikes = Strikes()  # in local round numbers
         self._timed_out = False
 
     @property
@@ -129,7 +127,7 @@ class Pairing:
         if pair.state is PairState.APPLIED:
             return self._apply(pair)
         if pair.state is not PairState.TURNED_DOWN:
-            self._exclude(pair.partner, strikes=1)
+            self._strikes.add(pair.partner, LOSS, number=self._rounds)
         if not pair.partner_ready:
             self._ready.pop(pair.partner, None)
         if self.pair is not pair:
@@ -138,11 +136,8 @@ class Pairing:
         return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
-        """Exclude a partner whose payload was unusable.
-
-        Two strikes are added, because applying the pair has just removed one.
-        """
-        self._exclude(peer, strikes=2)
+        """Exclude a partner whose payload was unusable, for some rounds that include this one."""
+        self._strikes.add(peer, UNUSABLE, number=self._rounds)
 
     def leave(self) -> None:
         """Leave the pool. Does nothing if this peer is not in it."""
@@ -151,18 +146,9 @@ class Pairing:
     def _apply(self, pair: Pair) -> ApplyPair:
         assert self.pair is pair, "a peer applies the pair that it is in"
         self.partners.met(pair.partner)
-        self._strikes[pair.partner] = max(0, self._strikes[pair.partner] - 1)
+        self._strikes.remove_one(pair.partner)
         self.leave()
         return ApplyPair(pair)
-
-    def _exclude(self, peer: str, *, strikes: int) -> None:
-        """Add strikes, and exclude `peer` for min(2^strikes, MAX_ROUNDS) of this peer's rounds, including this one.
-
-        Each pair that counts removes one strike. So a partner that seldom loses a pair, e.g. on a slow link, misses one
-        round after a loss, and only one that loses most of its pairs is excluded for long.
-        """
-        self._strikes[peer] += strikes
-        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def _stay_alone(self) -> StayAlone:
         assert self.pair is None, "a peer in a pair is not alone"
@@ -190,4 +176,4 @@ class Pairing:
         return self.partners.fit(own, round) and peer in self.partners.of(own)
 
     def _is_excluded(self, peer: str) -> bool:
-        return self._rounds < self._excluded_until.get(peer, 0)
+        return self._strikes.excludes(peer, number=self._rounds)

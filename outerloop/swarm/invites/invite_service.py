@@ -111,7 +111,7 @@ class InviteService(RpcService):
             return "" if user == peer else "used"
         if (invite.issuer, invite.digest) in peers.withdrawals:
             return "withdrawn"
-        if invite.rounds and allow.number() is None:
+        if invite.rounds and allow.current_number() is None:
             return "starting"
         if self._register.now_s() > invite.expires_s:
             return "expired"
@@ -162,12 +162,12 @@ class InviteService(RpcService):
             await self._send(self._register.peers.about(binding.peer) if known else self._register.peers.shared, stream)
 
     async def _admit(self, binding: Binding) -> None:
-        at_s, number = int(self._register.now_s()), self._trust.allow.number() or 0
+        at_s, number = int(self._register.now_s()), self._trust.allow.current_number() or 0
         admission = Admission.new(binding, self._trust.signatures, at_s=at_s, number=number)
         self.tell(await self._register.add([admission]))
 
     async def _refuse(self, remote: str, why: str, stream: Stream) -> None:
-        self._trust.refusals.note("outsiders", remote, f"showed an invite that is not accepted: {why}")
+        self._trust.rejections.note("outsiders", remote, f"showed an invite that is not accepted: {why}")
         await stream.send_object({"refused": why})
 
     async def _send(self, statements: Sequence[Statement], stream: Stream) -> None:
@@ -178,7 +178,7 @@ class InviteService(RpcService):
     async def _receive(self, remote: str, statement: Statement) -> None:
         """Accept a statement that a peer has sent and, if it is new, send it to the other peers."""
         if lacking := self._received.spend(remote):
-            self._trust.refusals.note("requests", lacking, TOO_MANY)
+            self._trust.rejections.note("requests", lacking, TOO_MANY)
             return
         self.tell(await self._add(remote, [statement]), received_from=remote)
 
@@ -188,7 +188,7 @@ class InviteService(RpcService):
         They are not sent to all peers, because all peers poll.
         """
         if lacking := self._polled.lacking(peer):
-            self._trust.refusals.note("requests", lacking, TOO_MANY)
+            self._trust.rejections.note("requests", lacking, TOO_MANY)
             return
         try:
             statements = await ask(self._transport, peer, known=digest_of(self._register.peers.shared))
@@ -204,7 +204,7 @@ class InviteService(RpcService):
         try:
             return await self._register.add(statements)
         except MalformedMessage as error:
-            self._trust.refusals.note("requests", remote, str(error))
+            self._trust.rejections.note("requests", remote, str(error))
             return []
 
     def tell(self, statements: Iterable[Statement], *, received_from: str = "") -> None:

@@ -148,7 +148,7 @@ class Formation(RpcService):
         if known != name:
             raise Unreadable(f"it calls itself {name}, but is known as {known}")
         if not self._late.add(name):
-            self._transport.trust.refusals.note("outsiders", peer_id, f"there are already {MAX_PEERS} late joiners")
+            self._transport.trust.rejections.note("outsiders", peer_id, f"there are already {MAX_PEERS} late joiners")
 
     async def _present(self) -> Iterable[str]:
         return [record.peer_id for record in await self._roster.read()]
@@ -190,7 +190,7 @@ class Formation(RpcService):
         """Record the members and late joiners reported by a peer that has formed, if its member list is valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
-            self._transport.trust.refusals.note("requests", reporter, f"{self._protocol}: {why}")
+            self._transport.trust.rejections.note("requests", reporter, f"{self._protocol}: {why}")
             return
         poll.formed_lists[reporter] = answer["members"]
         poll.late[reporter] = names_in(answer["late"], allow)
@@ -213,7 +213,7 @@ class Formation(RpcService):
     def _note_dissent(self, poll: MemberPoll, formed: Members) -> None:
         """Log each formed peer whose member list differs from `formed`, the list that most formed peers report."""
         for name in [name for name, members in poll.formed_lists.items() if formed and members != formed]:
-            self._transport.trust.refusals.note(
+            self._transport.trust.rejections.note(
                 "ballots", name, "reports a different member list than most peers that have formed"
             )
 

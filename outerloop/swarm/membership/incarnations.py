@@ -205,7 +205,7 @@ class Incarnations(RpcService):
 
     def _count_past(self, copy: Incarnation) -> None:
         try:
-            self.life.leave_out(copy.count)
+            self.life.raise_start_count(copy.count)
         except (OSError, UserError) as error:  # peers may then mistake this peer's next process for the copy
             logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
@@ -272,7 +272,7 @@ class Incarnations(RpcService):
 
         If the notified process answers with a valid objection, accept it instead. Return whether it is now accepted.
         """
-        self._transport.trust.refusals.note("outsiders", remote, "another machine also uses this identity")
+        self._transport.trust.rejections.note("outsiders", remote, "another machine also uses this identity")
         younger = known.accepted
         await stream.send_object({"known": younger.packed, "objection": known.refused.get(incarnation.nonce, b"")})
         try:

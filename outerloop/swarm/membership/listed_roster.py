@@ -152,7 +152,7 @@ class ListedRoster(RpcService):
             return
         if (expired_s := time.time() - record.expiration_time) >= 0:
             reason = f"its own record expired {expired_s:.0f} s ago: its clock or the clock of this machine is wrong"
-            self._transport.trust.refusals.note("records", peer, reason)
+            self._transport.trust.rejections.note("records", peer, reason)
         elif held is None or record.expiration_time > held.expiration_time:
             self._held[peer] = record
 

@@ -70,7 +70,7 @@ def objection(members: Any, allow: AllowList) -> str:
     names = [name for name, _ in members]
     if any(left >= right for left, right in pairwise(names)) or len(set(map(id_of, names))) < len(names):
         return "members must be sorted by name, with each peer id only once"
-    outside = [name for name in names if not allow.lists(id_of(name))]
+    outside = [name for name in names if not allow.may_ever_be_member(id_of(name))]
     return f"{outside[0]} is not in exchange.allow" if outside else ""
 
 

@@ -107,7 +107,9 @@ class OpeningStatements:
                     valid[peer].add(signed)
         statements = {peer: {statement for statement, _ in signed} for peer, signed in valid.items() if signed}
         for peer in [peer for peer, different in statements.items() if len(different) > 1]:
-            self._trust.refusals.note("ballots", peer, "signed different statements for different members at the start")
+            self._trust.rejections.note(
+                "ballots", peer, "signed different statements for different members at the start"
+            )
             del statements[peer]
         return {peer: statement for peer, (statement,) in sorted(statements.items())}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outerloop.swarm.access.access_control import how_to_return
-from outerloop.swarm.access.hard_state_file import fit_to_vote
+from outerloop.swarm.access.hard_state_file import ensure_votable_identity
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.access.public_names import PublicName, normalized
 from outerloop.swarm.access.register_files import folder_of
@@ -100,7 +100,9 @@ class PeerSession:
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         run, allow, title = options.run, options.allow, normalized(str(options.public_name or ""))
-        path = fit_to_vote(ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status)
+        path = ensure_votable_identity(
+            ensure_identity(options.identity_path), Folder, listed=bool(allow), on_status=on_status
+        )
         life = Life.begin(path)  # must precede all network traffic under this peer's name
         self.node = Node(
             DaemonOptions(

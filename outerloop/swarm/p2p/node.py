@@ -4,7 +4,7 @@
 
 libp2p only authenticates the peer that opens a stream: any peer that can dial this peer can open a stream to every
 handler. So `serve` checks the allow-list and then `allowed` before it reads a single byte, and limits the resources
-that other peers may use (admission.py).
+that other peers may use (stream_gate.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from outerloop.swarm.access.identity import onlooker_file
 from outerloop.swarm.access.signatures import Signatures, public_key_of
 from outerloop.swarm.dht.node import enter_dht
 from outerloop.swarm.dht.records import SignedRecords
-from outerloop.swarm.p2p.admission import Admission
 from outerloop.swarm.p2p.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
 from outerloop.swarm.p2p.greeting import greet
@@ -37,6 +36,7 @@ from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.swarm.p2p.probe import Probes
 from outerloop.swarm.p2p.reachability import best_first
 from outerloop.swarm.p2p.socket_dir import SocketFolder
+from outerloop.swarm.p2p.stream_gate import StreamGate
 from outerloop.swarm.p2p.transport import Handler, Unreachable
 from outerloop.swarm.resource_exhaustion import EXHAUSTION, raise_file_limit
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
@@ -69,7 +69,7 @@ class Node:
         self.trust = AccessControl(signatures, AllowList(allow, own=signatures.peer_id), RejectionLog(), onlooker)
         self.member = self.trust.signatures.peer_id.__eq__
         self.records = SignedRecords(self.trust, is_member=self._counts_on)
-        self._admission = Admission(self.trust, member=self._counts_on)
+        self._gate = StreamGate(self.trust, member=self._counts_on)
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
@@ -117,7 +117,7 @@ class Node:
                 suppress(asyncio.CancelledError),
             ):  # cancelled because this peer is shutting down: not an error
                 remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
-                await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
+                await self._gate.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
         assert self._p2p is not None
         await self._p2p.add_binary_stream_handler(protocol, answer)

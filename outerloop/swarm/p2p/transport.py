@@ -64,7 +64,7 @@ class Transport(Protocol):
         """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns True.
 
         Any peer can dial this peer, but the streams of peers that are not admitted are refused before any data is read.
-        Each peer's requests are limited, most strictly if `allowed` is `anybody` (admission.py).
+        Each peer's requests are limited, most strictly if `allowed` is `anybody` (stream_gate.py).
         """
         ...
 

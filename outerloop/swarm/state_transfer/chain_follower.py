@@ -67,7 +67,7 @@ class ChainFollower:
                 logs, signer, voters=counted, known=None if self._rounds.needs_state else known
             ):
                 for peer, why in contradictions(logs, head).items():
-                    self._trust.refusals.note("ballots", others[peer], why)
+                    self._trust.rejections.note("ballots", others[peer], why)
                 rests_on = _describe(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
                 logger.info(
                     "newest proven commit: %d; more than half of %s hold it or an earlier commit of its chain",
@@ -111,7 +111,7 @@ class ChainFollower:
         decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
             decided = await self._decided(decided.commit, donors, signer)
-        await self._rounds.follow_from(decided, run=session)
+        await self._rounds.follow_from(decided, session=session)
         certified = asyncio.create_task(self._rounds.roots.certified(number))
         try:
             await self._follow(number, donors, certified)

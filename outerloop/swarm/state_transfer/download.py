@@ -137,7 +137,7 @@ class Download:
         trust = self._transport.trust
         valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not valid:
-            trust.refusals.note("manifests", donor, f"offers a state as of commit {number} without a valid signature")
+            trust.rejections.note("manifests", donor, f"offers a state as of commit {number} without a valid signature")
         return valid
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:

@@ -60,7 +60,7 @@ async def payload_error(
     statement = PURPOSE, session, number, peer, sha256, *(state or ())
     if signatures.verify(content[:SIGNATURE_BYTES], *statement, by=id_of(peer)):
         return ""
-    return f"its payload of round {number} is not signed by its owner for this round"
+    return "its payload is not signed by its owner for this round"
 
 
 def _digest(content: bytes) -> bytes:

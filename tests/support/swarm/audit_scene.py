@@ -59,7 +59,7 @@ class AuditedNode(Node):
         for state in states[:-1]:
             self.desk.store.put(number, state)
         sizes = tuple((len(state[0]), len(state[1]), len(state[2])) for state in states)
-        self.desk.announce(Record(number, tuple(leaf_of(state) for state in states), sizes))
+        self.desk.set_record(Record(number, tuple(leaf_of(state) for state in states), sizes))
         return self.desk.header(number).to_bytes() + super().payload(number)
 
     async def land(self, number: int) -> int:

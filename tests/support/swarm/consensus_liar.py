@@ -321,7 +321,7 @@ class Liar:
     def counting(self, hard_state: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
         """With the roster that follows."""
         history, absent_rounds = [one.commit for one in hard_state.log], self.world.absent_rounds
-        roster = next_roster(history, participants, run=SESSION, view=view, absent_rounds=absent_rounds)
+        roster = next_roster(history, participants, session=SESSION, view=view, absent_rounds=absent_rounds)
         demoted = next_demoted(SESSION, hard_state.head, view, roster)
         return Commit(hard_state.number, hard_state.head.digest, view, participants, roster, (), demoted)
 

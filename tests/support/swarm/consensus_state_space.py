@@ -19,7 +19,7 @@ from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import Accepted
@@ -53,7 +53,7 @@ class Space:
     gather_policy = CLOSING
     names = roster = PEERS
     """Who runs a machine here, and who decides the round."""
-    protocol: type[Chain] = CommitChain
+    protocol: type[Chain] = PaxosChain
 
     def __init__(self, *, timeouts: int, crashes: int, late: bool = False, wished: bool = False) -> None:
         self.worlds: set[World] = set()
@@ -101,7 +101,7 @@ class Space:
         raise AssertionError("no decision in 20 views")
 
     def _begin(self, timeouts: int, crashes: int) -> World:
-        memories = [HardState.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
+        memories = [HardState.first(session=RUN, peer=peer, roster=self.roster) for peer in self.names]
         machines = [self._machine(hard_state) for hard_state in memories]
         world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):

@@ -22,7 +22,7 @@ from outerloop.swarm.consensus.effects import (
     Send,
 )
 from outerloop.swarm.consensus.messages import Message, from_map, to_map
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proof import proof_error
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import HardState
@@ -47,13 +47,13 @@ class Peer:
     machine: Chain | None = None
 
     def reloaded(self) -> HardState:
-        return HardState.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
+        return HardState.from_bytes(self.disk.to_bytes(), session=RUN, peer=self.disk.peer)
 
 
 class World:
     """`network`: what is on its way, each (sender, receiver, message). `protocol`: what decides a round."""
 
-    protocol: type[Chain] = CommitChain
+    protocol: type[Chain] = PaxosChain
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class World:
         first = genesis(RUN, members)
         self.monitor = Monitor(first, min_peers=gather_policy.min_peers)
         start = CommitCertificate(first, 0, ())
-        self.peers = {peer: Peer(HardState.first(run=RUN, peer=peer, roster=members)) for peer in members}
-        self.peers |= {peer: Peer(HardState.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
+        self.peers = {peer: Peer(HardState.first(session=RUN, peer=peer, roster=members)) for peer in members}
+        self.peers |= {peer: Peer(HardState.joining(session=RUN, peer=peer, head=start)) for peer in outsiders}
         self.network: list[tuple[str, str, Message]] = []
         self.wants: list[tuple[str, int, Participant]] = []
         self.fetches: list[tuple[str, str]] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.messages import Accept
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.state import HardState
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message
@@ -41,7 +41,7 @@ class Equivocator(Liar):
         return CommitCertificate(commit, 0, tuple(sorted({**accepts, self.name: own}.items())))
 
 
-def all_hold(machines: list[CommitChain]) -> bool:
+def all_hold(machines: list[PaxosChain]) -> bool:
     return all(len(machine.payloads) >= 4 for machine in machines)
 
 

@@ -84,9 +84,9 @@ class Node:
         await self.rounds.serve()
 
     async def start(self) -> None:
-        hard_state = self.rounds.hard_state_file.read(run=RUN)
+        hard_state = self.rounds.hard_state_file.read(session=RUN)
         if hard_state is None:
-            await self.rounds.begin(run=RUN, roster=self.names.values(), number=self.first)
+            await self.rounds.begin(session=RUN, roster=self.names.values(), number=self.first)
         else:
             self.rounds.resume(hard_state)
         self.training = asyncio.create_task(self.train(self.first + len(self.landed)))
@@ -199,6 +199,6 @@ class Swarm:
 
 
 def memory_of(node: Node) -> HardState:
-    hard_state = node.rounds.hard_state_file.read(run=RUN)
+    hard_state = node.rounds.hard_state_file.read(session=RUN)
     assert hard_state is not None
     return hard_state

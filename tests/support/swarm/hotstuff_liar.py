@@ -238,7 +238,7 @@ class HotStuffLiars:
         roster = next_roster(
             history,
             participants,
-            run=RUN,
+            session=RUN,
             view=view,
             absent_rounds=self.world.absent_rounds,
             quorum=TWO_THIRDS,

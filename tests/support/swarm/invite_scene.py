@@ -46,8 +46,8 @@ class Peer:
         self.id, self.disk, self.now_s, self.removed = id_of(number), MemoryDisk() if disk is None else disk, NOW_S, ""
         self.transport = MemoryTransport(network, self.id)
         self.trust = self.transport.trust = trust(number, allow=LISTED)
-        self.trust.allow.number = lambda: 0
-        self.transport.admission = type(self.transport.admission)(self.trust, member=self.trust.allow.__contains__)
+        self.trust.allow.current_number = lambda: 0
+        self.transport.gate = type(self.transport.gate)(self.trust, member=self.trust.allow.__contains__)
         self.updates = AccessUpdates(
             self.transport, self.disk, run=RUN, invites=invites, on_removed=self.stop, now_s=lambda: float(self.now_s)
         )

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from outerloop.swarm.p2p.admission import Admission
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.stream_gate import StreamGate
 from outerloop.swarm.p2p.transport import Handler, Unreachable
 from outerloop.swarm.timeouts import OPEN_S
 from tests.support.swarm.memory_keys import trust_of
@@ -130,11 +130,11 @@ class MemoryTransport:
         self.peer_id = peer_id
         self.trust = trust_of(peer_id, allow=allow)
         self.member: Callable[[str], bool] = lambda peer_id: True
-        self.admission = Admission(self.trust, member=lambda peer_id: self.member(peer_id))
+        self.gate = StreamGate(self.trust, member=lambda peer_id: self.member(peer_id))
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         async def answer(remote: str, stream: Stream) -> None:
-            await self.admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
+            await self.gate.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
         self._network.handlers[self.peer_id, protocol] = answer
 

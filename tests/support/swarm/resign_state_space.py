@@ -12,7 +12,7 @@ from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.hotstuff.messages import ProposalMessage
 from outerloop.swarm.consensus.messages import Message, Resigned
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation, remaining_peers
 from outerloop.swarm.consensus.state import HardState
@@ -35,7 +35,7 @@ class ResignSpace(Space):
         timeouts: int = 0,
         crashes: int = 0,
         wished: bool = False,
-        protocol: type[Chain] = CommitChain,
+        protocol: type[Chain] = PaxosChain,
     ) -> None:
         self.names = self.roster = tuple(names)  # type: ignore[assignment]
         self.protocol, self.leavers = protocol, names[len(names) - leavers :]

@@ -38,8 +38,8 @@ def test_every_process_is_counted_and_the_key_stays(tmp_path: Path) -> None:
     key = read_identity(path).private_bytes_raw()
     first, second = Life.begin(path), Life.begin(path)
     assert (first.count, second.count) == (1, 2) and first.nonce != second.nonce and len(first.nonce) == 16
-    second.has_memory()
-    first.has_memory()
+    second.record_vote_storage()
+    first.record_vote_storage()
     assert Identity.read(path).starts == 2 and Identity.read(path).voted == 2, "it never goes back"
     assert read_identity(path).private_bytes_raw() == key and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
@@ -57,9 +57,9 @@ def test_a_vote_that_is_recorded_while_a_copy_of_the_key_is_counted_is_not_lost(
         voting.join(0.2)  # it has to wait for this change of the file
         replace_file(at, counts)
 
-    voting = threading.Thread(target=life.has_memory)
+    voting = threading.Thread(target=life.record_vote_storage)
     monkeypatch.setattr(identity, "_replace", replace_late)
-    life.leave_out(9)
+    life.raise_start_count(9)
     voting.join()
     assert (Identity.read(path).starts, Identity.read(path).voted) == (9, 1)
 

@@ -13,7 +13,7 @@ from outerloop.swarm.access.admissions import Removal, Statement
 from outerloop.swarm.access.invites import MAX_RUN, MAX_TOKEN, PREFIX, Binding, Invite, Token, digest_of_list, may_look
 from outerloop.swarm.access.register_files import packed, parsed
 from outerloop.swarm.invites.invite_client import STATEMENT_BYTES
-from outerloop.swarm.p2p.admission import REQUEST_BYTES
+from outerloop.swarm.p2p.stream_gate import REQUEST_BYTES
 from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage
 from tests.support.swarm.dht_scene import id_of, trust
 from tests.support.swarm.invite_scene import LISTED, NOW_S, RUN, A, B, X, Y, admission, token, withdrawal

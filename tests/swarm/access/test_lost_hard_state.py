@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.swarm.access.hard_state_file import GENERATION, NAME, HardStateFile, fit_to_vote, folder_of
+from outerloop.swarm.access.hard_state_file import GENERATION, NAME, HardStateFile, ensure_votable_identity, folder_of
 from outerloop.swarm.access.identity import Identity, Life, ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.consensus.proposer import GatherPolicy
@@ -86,7 +86,7 @@ def scene(seed: int) -> tuple[World, CommitCertificate, list[str]]:
 
 def come_back(world: World, old: CommitCertificate, name: str) -> None:
     """With a state as of long ago, from one that is behind, and the commits since then, all of them signed."""
-    world.peers[name] = type(world.peers[VOTER])(HardState.joining(run=RUN, peer=name, head=old))
+    world.peers[name] = type(world.peers[VOTER])(HardState.joining(session=RUN, peer=name, head=old))
     world.start(name)
     source = next(peer for peer in world.up if peer != name)
     for decided in world[source].commits_since(old.commit.number) or ():
@@ -129,9 +129,9 @@ def test_a_peer_that_lost_its_hard_state_does_not_return_as_the_peer_that_voted(
     (folder_of(path) / NAME).unlink()
     if listed:
         with pytest.raises(UserError, match="has voted, but the record of its votes is missing"):
-            fit_to_vote(path, Folder, listed=True, on_status=print)
+            ensure_votable_identity(path, Folder, listed=True, on_status=print)
     else:
-        assert Signatures.of(fit_to_vote(path, Folder, listed=False, on_status=print)).peer_id != before
+        assert Signatures.of(ensure_votable_identity(path, Folder, listed=False, on_status=print)).peer_id != before
         come_back(world, old, "f")
     chosen, number = world.monitor.chosen[world[rest[0]].number], world[rest[0]].number
     decide_without(world)
@@ -168,11 +168,11 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str, tmp_path: Path) -> None:
-    path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
-    assert fit_to_vote(path, Folder, listed=True, on_status=pytest.fail) == path, "nothing has happened yet"
+    path = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"]))
+    assert ensure_votable_identity(path, Folder, listed=True, on_status=pytest.fail) == path, "nothing has happened yet"
     DAMAGES[damage](folder_of(path))
     with pytest.raises(UserError) as error:
-        fit_to_vote(path, Folder, listed=True, on_status=print)
+        ensure_votable_identity(path, Folder, listed=True, on_status=print)
     said = str(error.value)
     assert f"Run rm {path}" in said and Signatures.of(path).peer_id in said and "exchange.allow of every" in said
     assert "\n" not in said
@@ -180,36 +180,36 @@ def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str,
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str, tmp_path: Path) -> None:
-    path, said = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"])), list[str]()
+    path, said = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"])), list[str]()
     old = path.read_bytes()
     DAMAGES[damage](folder_of(path))
-    assert fit_to_vote(path, Folder, listed=False, on_status=said.append) == path
+    assert ensure_votable_identity(path, Folder, listed=False, on_status=said.append) == path
     assert Identity.read(path) == Identity(path.read_bytes()[:68]), "it has not started and not voted"
     [aside] = tmp_path.glob("identity.key.of-*")
     assert aside.read_bytes() == old and path.read_bytes()[:68] != old[:68]
     assert len(said) == 1 and str(aside) in said[0] and "\n" not in said[0]
     assert HardStateFile(Folder(folder_of(path)), own="000-a").read(run=RUN) is None
-    assert fit_to_vote(path, Folder, listed=False, on_status=pytest.fail) == path
+    assert ensure_votable_identity(path, Folder, listed=False, on_status=pytest.fail) == path
 
 
 def test_a_peer_that_never_voted_may_lose_its_hard_state(tmp_path: Path) -> None:
     path = ensure_identity(tmp_path / "identity.key")
     Life.begin(path)
-    assert fit_to_vote(path, Folder, listed=True, on_status=pytest.fail) == path
+    assert ensure_votable_identity(path, Folder, listed=True, on_status=pytest.fail) == path
     assert not folder_of(path).exists()
 
 
 def test_a_file_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     path, said = ensure_identity(tmp_path / "identity.key"), list[str]()
     path.write_bytes(path.read_bytes()[:68])
-    assert fit_to_vote(path, Folder, listed=True, on_status=said.append) == path
+    assert ensure_votable_identity(path, Folder, listed=True, on_status=said.append) == path
     assert len(said) == 1 and "was created by an earlier version and stays in use" in said[0]
     Life.begin(path)
-    assert fit_to_vote(path, Folder, listed=True, on_status=pytest.fail) == path
+    assert ensure_votable_identity(path, Folder, listed=True, on_status=pytest.fail) == path
 
 
 def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
-    hard_state = HardState.first(run=RUN, peer="000-a", roster=["000-a"])
+    hard_state = HardState.first(session=RUN, peer="000-a", roster=["000-a"])
     path = voter(tmp_path, hard_state)
     assert Identity.read(path).voted == 1
     life, disk = Life.begin(path), Folder(folder_of(path))
@@ -225,17 +225,17 @@ def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
 def test_a_hard_state_of_the_process_before_is_refused(tmp_path: Path) -> None:
     """Two processes voted; a backup of the folder after the first one is put back."""
     for _ in range(2):
-        path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
+        path = voter(tmp_path, HardState.first(session=RUN, peer="000-a", roster=["000-a"]))
     assert Identity.read(path).voted == 2
     (folder_of(path) / GENERATION).write_text("1")
     with pytest.raises(UserError, match="missing, damaged or older than its identity"):
-        fit_to_vote(path, Folder, listed=True, on_status=print)
+        ensure_votable_identity(path, Folder, listed=True, on_status=print)
 
 
 def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
-    first = HardState.first(run=RUN, peer="001-x", roster=["001-x", "002-y"])
+    first = HardState.first(session=RUN, peer="001-x", roster=["001-x", "002-y"])
     path = voter(tmp_path, first)
-    again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
+    again = HardState.first(session=RUN, peer="000-x", roster=["000-x", "002-y"])
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
     with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: restart it as worker 1"):
         asyncio.run(file.write(again))
@@ -249,16 +249,20 @@ def test_the_first_vote_of_a_process_waits_for_space_for_its_note(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no round is under way yet: a chain that begins writes its memory itself."""
-    path, noted, left = ensure_identity(tmp_path / "identity.key"), Life.has_memory, [OSError(code, "injected")] * 2
+    path, noted, left = (
+        ensure_identity(tmp_path / "identity.key"),
+        Life.record_vote_storage,
+        [OSError(code, "injected")] * 2,
+    )
 
     def full(life: Life) -> None:
         if left:
             raise left.pop()
         noted(life)
 
-    monkeypatch.setattr(Life, "has_memory", full)
+    monkeypatch.setattr(Life, "record_vote_storage", full)
     file = HardStateFile(Folder(folder_of(path)), own="000-a", life=Life.begin(path))
-    run(file.write(HardState.first(run=RUN, peer="000-a", roster=["000-a"])))
+    run(file.write(HardState.first(session=RUN, peer="000-a", roster=["000-a"])))
     assert not left and Identity.read(path).voted == 1
 
 

@@ -63,7 +63,7 @@ class Scene:
 
     def transport(self, number: int) -> MemoryTransport:
         out, own = MemoryTransport(self.network, id_of(number)), trust(number)
-        out.trust = AccessControl(own.signatures, own.allow, own.refusals)
+        out.trust = AccessControl(own.signatures, own.allow, own.rejections)
         return out
 
     async def peer(self, number: int) -> ContributorService:

@@ -48,7 +48,7 @@ async def test_a_peer_that_signs_two_payloads_of_a_round_is_expelled_by_all() ->
     await asyncio.sleep(60)
     for letter in HONEST:
         found = expelled_by(swarm, letter)
-        assert set(found) == {"d"} and found["d"].startswith("signed two payloads for round ")
+        assert set(found) == {"d"} and found["d"].startswith("signed two payloads for commit ")
     swarm.agree()
     last = max(swarm["a"].landed)
     assert swarm["a"].who(last) == HONEST and liar.name not in swarm["a"].rounds.roster
@@ -86,7 +86,7 @@ async def test_a_leader_that_proposes_two_commits_in_a_view_is_expelled_by_all()
         await liar.say(to, liar.propose(_commit(hard_state, some)))
     await asyncio.sleep(200)
     assert [set(expelled_by(swarm, letter)) for letter in HONEST] == [{"d"}] * 3
-    assert "accepted two commits" in expelled_by(swarm, "a")["d"]
+    assert "accepted two proposals" in expelled_by(swarm, "a")["d"]
     swarm.agree()
     assert min(swarm[letter].done for letter in HONEST) > hard_state.number
 
@@ -202,6 +202,6 @@ def test_no_schedule_makes_honest_peers_contradict_themselves(seed: int) -> None
 async def test_a_peer_whose_key_has_lied_ends_and_says_what_to_do() -> None:
     swarm = await Swarm("abc").start()
     await swarm.until("abc", 1)
-    swarm["a"].rounds.witness.own_key_accused("accepted two commits in round 3, view 0")
+    swarm["a"].rounds.witness.own_key_accused("accepted two proposals for commit 3, view 0")
     await asyncio.sleep(60)
     assert isinstance(swarm["a"].error, UserError) and "join as a new peer" in str(swarm["a"].error)

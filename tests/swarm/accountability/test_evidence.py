@@ -31,21 +31,21 @@ def evidence_of(one: Statement, other: Statement, *, name: str = NAME) -> Eviden
 
 
 LIES = [
-    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, Y), "accepted two commits in round 3, view 1"),
-    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
-    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
-    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out the commit that it had accepted in view 1"),
-    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, Y, 0), "voted twice in round 3, view 1"),
-    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, X, -1), "voted twice in round 3, view 1"),
-    (vote2(3, HEAD, 1, X), vote2(3, HEAD, 1, Y), "voted to commit two commits in round 3, view 1"),
-    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 2, Y, -1), "was locked on a commit of view 1"),
-    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 4, X, 0), "was locked on a commit of view 1"),
-    (resign(3, HEAD), accept(3, HEAD, 1, X), "resigned in round 3, and voted or promised in view 1"),
-    (resign(3, HEAD), promise(3, HEAD, 2, None), "resigned in round 3, and voted or promised in view 2"),
-    (resign(3, HEAD), prepare(3, HEAD, 0, X, -1), "resigned in round 3, and voted or promised in view 0"),
-    (resign(3, HEAD), vote2(3, HEAD, 1, X), "resigned in round 3, and voted or promised in view 1"),
-    ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for round 3"),
-    ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for round 3"),
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, Y), "accepted two proposals for commit 3, view 1"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of commit 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of commit 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out the proposal that it had accepted in view 1"),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, Y, 0), "voted twice for commit 3, view 1"),
+    (prepare(3, HEAD, 1, X, 0), prepare(3, HEAD, 1, X, -1), "voted twice for commit 3, view 1"),
+    (vote2(3, HEAD, 1, X), vote2(3, HEAD, 1, Y), "voted to decide two proposals for commit 3, view 1"),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 2, Y, -1), "was locked on a proposal of view 1"),
+    (vote2(3, HEAD, 1, X), prepare(3, HEAD, 4, X, 0), "was locked on a proposal of view 1"),
+    (resign(3, HEAD), accept(3, HEAD, 1, X), "resigned for commit 3, and voted or promised in view 1"),
+    (resign(3, HEAD), promise(3, HEAD, 2, None), "resigned for commit 3, and voted or promised in view 2"),
+    (resign(3, HEAD), prepare(3, HEAD, 0, X, -1), "resigned for commit 3, and voted or promised in view 0"),
+    (resign(3, HEAD), vote2(3, HEAD, 1, X), "resigned for commit 3, and voted or promised in view 1"),
+    ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for commit 3"),
+    ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for commit 3"),
 ]
 TRUTHS = [
     (resign(3, HEAD), resign(3, HEAD)),
@@ -91,7 +91,7 @@ def test_statements_that_an_honest_peer_may_make_prove_nothing(one: Statement, o
             Evidence.from_map(evidence.to_map())
 
 
-@pytest.mark.parametrize(("auditor", "why"), [("001-b", "reported other inner steps in round 3"), ("001-a", "")])
+@pytest.mark.parametrize(("auditor", "why"), [("001-b", "reported other inner steps for commit 3"), ("001-a", "")])
 def test_the_verdicts_of_two_auditors_are_needed(auditor: str, why: str) -> None:
     """000-a and 001-a are two names of one key."""
     pair = [Signed((VERDICT, 3, name, X, Y, 1), bytes(64)) for name in ("000-a", auditor)]

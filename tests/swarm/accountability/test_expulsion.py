@@ -45,7 +45,7 @@ def expelled_of(
     disk: MemoryDisk, trust: AccessControl | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
 ) -> ExpelledPeers:
     """Of a peer that is at this round, which this roster decides."""
-    memory = HardState.first(run=SESSION, peer="000-a", roster=roster, number=number)
+    memory = HardState.first(session=SESSION, peer="000-a", roster=roster, number=number)
     return ExpelledPeers(disk, trust or trust_of("a"), hard_state=lambda: memory)
 
 
@@ -245,7 +245,7 @@ async def test_a_false_accuser_is_noted_and_checked_once() -> None:
         await made["d"].tell("a", replace(framed, session=f"r/{number}").to_map())
         await asyncio.sleep(1)
     assert made["a"].has_expelled == set() and 1 <= len(checks) <= 2
-    assert made["a"].link.trust.refusals.of_kind["ballots"] == 1
+    assert made["a"].link.trust.rejections.of_kind["ballots"] == 1
     await made["d"].tell("a", two_accepts("002-c").to_map())
     await asyncio.sleep(1)
     assert made["a"].has_expelled == set(), "what it says later is not looked at; others may say it"
@@ -262,7 +262,7 @@ async def test_strangers_tell_nothing_and_evidence_against_strangers_is_not_kept
     await stranger.tell("a", two_accepts(LIAR).to_map())
     await made["b"].tell("a", two_accepts("009-z").to_map())
     await asyncio.sleep(1)
-    assert made["a"].has_expelled == set() and made["a"].link.trust.refusals.of_kind["ballots"] == 0
+    assert made["a"].has_expelled == set() and made["a"].link.trust.rejections.of_kind["ballots"] == 0
     assert await ask(stranger.link, RUN, "a") == []
 
 
@@ -280,10 +280,10 @@ async def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
     made = await members("abcd")
     await made["a"].tell("d", replace(two_accepts("001-b"), peer=LIAR).to_map())
     await asyncio.sleep(1)
-    assert made["d"].guilt == [] and made["d"].link.trust.refusals.of_kind["ballots"] == 1
+    assert made["d"].guilt == [] and made["d"].link.trust.rejections.of_kind["ballots"] == 1
     await made["b"].tell("d", two_accepts(LIAR).to_map())
     await asyncio.sleep(1)
-    assert made["d"].guilt == ["accepted two commits in round 3, view 0"] and made["d"].has_expelled == set()
+    assert made["d"].guilt == ["accepted two proposals for commit 3, view 0"] and made["d"].has_expelled == set()
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ async def test_evidence_in_the_making_of_a_request_is_refused_as_garbled() -> No
     made = await members("ab")
     await made["b"].tell("a", {"sitting": 3})
     await asyncio.sleep(1)
-    assert made["a"].link.trust.refusals.of_kind["requests"] == 1
+    assert made["a"].link.trust.rejections.of_kind["requests"] == 1
 
 
 @virtual

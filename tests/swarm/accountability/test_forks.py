@@ -222,7 +222,7 @@ async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     node, number = swarm[letter], max(swarm[donor].landed)
     log = swarm[donor].rounds.context.chain.hard_state.log
     decided = next(one for one in log if one.commit.number == number)
-    await node.rounds.follow_from(decided, run=RUN)
+    await node.rounds.follow_from(decided, session=RUN)
     node.rounds.state_arrived()
     node.error = None
     node.landed = {known: swarm[donor].landed[known] for known in range(number + 1)}

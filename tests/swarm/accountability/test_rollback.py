@@ -64,7 +64,7 @@ def decided(number: int, head: Commit) -> Commit:
 
 def hard_state() -> HardState:
     """Of b in round 1, in view 2, where it has accepted in view 1."""
-    first = HardState.first(run=RUN, peer="b", roster="abc")
+    first = HardState.first(session=RUN, peer="b", roster="abc")
     proposal = Accepted(decided(0, first.head), (ChainLink(0, (), bytes(64)), ChainLink(1, (), bytes(64))))
     return replace(first, promised=2, accepted=proposal)
 
@@ -97,6 +97,6 @@ def test_votes_that_memory_does_not_hold_are_found(said: tuple[str, str, tuple[A
 def test_votes_on_a_chain_that_was_left_are_forgotten_on_purpose() -> None:
     """After a restart as well: what was left is part of the memory on disk."""
     left = replace(hard_state(), left=frozenset({(1, b"h" * 32)}))
-    restarted = HardState.from_bytes(left.to_bytes(), run=RUN, peer="b")
+    restarted = HardState.from_bytes(left.to_bytes(), session=RUN, peer="b")
     for context, session, fields, _ in SAID.values():
         assert forgotten(restarted, context, session, fields) == ""

@@ -39,9 +39,9 @@ class Accomplice(Equivocator):
 
 def long_side(hard_state: HardState) -> str:
     """Who can decide the round after this one with the liar's accept, since one of them leads it."""
-    after = turns(hard_state.run, hard_state.number + 1, hard_state.roster, hard_state.head.demoted)[0].partition("-")[
-        2
-    ]
+    after = turns(hard_state.session, hard_state.number + 1, hard_state.roster, hard_state.head.demoted)[0].partition(
+        "-"
+    )[2]
     return next((side for side in ("ab", "cd") if after in side), "")
 
 

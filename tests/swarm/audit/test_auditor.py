@@ -60,7 +60,7 @@ async def test_a_liar_that_two_auditors_find_is_expelled_by_all(tmp_path: Path) 
     await swarm.until_expelled("d", by="abc")
     [evidence] = swarm["a"].rounds.witness.expelled.evidence
     assert evidence.peer == "003-d" and guilty(evidence, trust_of("z").signatures) == "003-d"
-    assert "reported other inner steps in round" in evidence.why and "d" not in {one[4:] for one in evidence.auditors}
+    assert "reported other inner steps for commit" in evidence.why and "d" not in {one[4:] for one in evidence.auditors}
     done = swarm["a"].done
     await swarm.until("abc", done + 3)
     assert swarm["a"].who(done + 2) == "abc"
@@ -137,7 +137,7 @@ async def test_a_payload_without_a_header_is_left_out_so_that_no_peer_avoids_aud
 async def test_an_auditor_that_cannot_audit_gives_no_verdict(tmp_path: Path) -> None:
     swarm = await AuditedSwarm("abc", tmp_path).start()
     forgetful, slow = swarm["a"], swarm["b"]
-    forgetful.desk.announce = lambda record: None  # type: ignore[method-assign]
+    forgetful.desk.set_record = lambda record: None  # type: ignore[method-assign]
     slow.replaying.cancel()
     await settled(swarm, 12)
     about_others = [row for node in (forgetful, slow) for row in node.verdicts if row["peer"] != forgetful.name]
@@ -156,7 +156,7 @@ async def test_a_false_notice_to_the_second_auditor_is_refused(tmp_path: Path) -
     orders = len(swarm[second].orders)
     await swarm[first].auditor.rpc.notify(pick.auditors[1], pick, [1, bytes(64)])
     await asyncio.sleep(5)
-    assert swarm[second].link.trust.refusals.of_kind["ballots"] == 1
+    assert swarm[second].link.trust.rejections.of_kind["ballots"] == 1
     repeated = [order for order in swarm[second].orders[orders:] if order.pick == pick]
     assert not repeated and not any(swarm[node].expelled for node in "abcd")
 

@@ -109,7 +109,7 @@ async def test_a_peer_that_stalls_its_auditor_does_not_block_the_audits_of_the_n
     next_round = {peer for peer, pick in picks[first + 1].items() if pick.auditors[0] == auditor.name} - {"003-d"}
     outcomes = {(row["round"], row["peer"]): row["outcome"] for row in auditor.verdicts}
     assert outcomes[first, "003-d"] == "refused"
-    assert f"round {first}: 003-d did not answer its auditor: too late" in caplog.messages
+    assert f"round {first + 1}: 003-d did not answer its auditor: too late" in caplog.messages
     assert next_round and {outcomes.get((first + 1, peer)) for peer in next_round} == {"match"}
 
 
@@ -145,7 +145,7 @@ async def test_only_the_picked_auditors_get_leaves_and_states(tmp_path: Path) ->
         await stream.send_object({"number": "three"})
         await stream.ended()
     await asyncio.sleep(5)
-    assert swarm["e"].link.trust.refusals.of_kind["requests"] == 1
+    assert swarm["e"].link.trust.rejections.of_kind["requests"] == 1
     allowed = {name[4:] for number in range(4) for name in swarm["a"].auditor.picks[number]["004-e"].auditors}
     assert len(swarm["e"].auditor.rpc.auditors) > 0 and swarm["e"].auditor.rpc.auditors.keys() <= allowed
     sha = leaf_of(state_of("e", 3, pick.window)).weights

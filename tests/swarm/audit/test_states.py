@@ -57,7 +57,7 @@ def test_the_desk_serves_the_states_of_three_rounds_and_the_leaves_of_four(tmp_p
     assert desk.state_bytes == ()
     for number in range(5):
         desk.store.put(number, [b"%d" % number])
-        desk.announce(Record(number, (LEAF, LEAF), ((number, 6 - number, 1), (0, 0, 2))))
+        desk.set_record(Record(number, (LEAF, LEAF), ((number, 6 - number, 1), (0, 0, 2))))
     assert [number for number in range(5) if desk.record(number)] == [1, 2, 3, 4]
     assert [number for number in range(5) if held(desk.store, b"%d" % number)] == [2, 3, 4]
     assert desk.header(3).root == root_of(3, [LEAF, LEAF]) and desk.header(3).leaves == 2

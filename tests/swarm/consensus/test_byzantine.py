@@ -15,7 +15,7 @@ from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority, next_demoted, turns
 from outerloop.swarm.consensus.effects import Persist, Reject, Send
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import HardState
@@ -37,12 +37,12 @@ FOUR = ("000-a", "001-b", "002-c", "003-d")
 CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
 
 
-def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> CommitChain:
+def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> PaxosChain:
     """The first of four peers, at the first round that the last of them leads in view 0, and it itself in view 3."""
     ends = FOUR[-1], FOUR[0]
     number = next(n for n in range(99) if (turns(RUN, n, FOUR)[0], turns(RUN, n, FOUR)[3]) == ends)
-    hard_state = HardState.first(run=RUN, peer=FOUR[0], roster=FOUR, number=number)
-    return CommitChain(
+    hard_state = HardState.first(session=RUN, peer=FOUR[0], roster=FOUR, number=number)
+    return PaxosChain(
         hard_state, signer=ToySigner(FOUR[0]), gather_policy=CLOSING, absent_rounds=absent_rounds, allowed=allowed
     )
 
@@ -68,17 +68,17 @@ def here_of(peer: str, hard_state: HardState, view: int) -> ViewChange:
     return ViewChange(hard_state.number, hard_state.head.digest, view, wish_of(peer, hard_state, view).signature)
 
 
-def wants(machine: CommitChain, view: int, *peers: str) -> None:
+def wants(machine: PaxosChain, view: int, *peers: str) -> None:
     for peer in peers:
         machine.receive(peer, here_of(peer, machine.hard_state, view))
 
 
-def hold_all(machine: CommitChain, *peers: str) -> None:
+def hold_all(machine: PaxosChain, *peers: str) -> None:
     for peer in peers:
         machine.payload_stored(machine.number, payload(peer, machine.number))
 
 
-def voted(machine: CommitChain, commit: Commit) -> bool:
+def voted(machine: PaxosChain, commit: Commit) -> bool:
     return machine.hard_state.accepted is not None and machine.hard_state.accepted.commit == commit
 
 
@@ -222,7 +222,7 @@ def test_a_log_that_is_too_short_votes_for_nobody_s_leaving_and_follows_it_once_
     stays = commit_of(hard_state, FOUR[:3], FOUR)
     assert hard_state.leader(0) != hard_state.peer
     for commit in (dropped, stays):
-        machine = CommitChain(hard_state, signer=ToySigner(FOUR[1]), gather_policy=CLOSING, absent_rounds=3)
+        machine = PaxosChain(hard_state, signer=ToySigner(FOUR[1]), gather_policy=CLOSING, absent_rounds=3)
         for peer in FOUR[:3]:
             machine.payload_stored(number, payload(peer, number))
         machine.receive(hard_state.leader(0), Propose(proposal(commit, roster=FOUR)))
@@ -257,8 +257,8 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     liars = roster[-1:] if len(roster) == 3 else roster[-2:]
     counted = [roster[0], *liars] if len(liars) == 1 else [*liars]
     led = [{turns(RUN, number + more, roster)[0] for more in (0, 1)} for number in range(99)]
-    hard_state = HardState.first(run=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
-    machine = CommitChain(hard_state, signer=ToySigner(roster[0]), gather_policy=CLOSING, absent_rounds=2)
+    hard_state = HardState.first(session=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
+    machine = PaxosChain(hard_state, signer=ToySigner(roster[0]), gather_policy=CLOSING, absent_rounds=2)
     machine.receive(roster[1], decided_by(roster, commit_of(hard_state, counted, roster)))
     assert machine.number == hard_state.number + 1
     hold_all(machine, *roster)
@@ -272,12 +272,12 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
 
 
 def test_a_peer_leaves_once_an_honest_leader_has_left_it_out_as_well() -> None:
-    history = [commit_of(HardState.first(run=RUN, peer=FIVE[0], roster=FIVE), (), FIVE)]
+    history = [commit_of(HardState.first(session=RUN, peer=FIVE[0], roster=FIVE), (), FIVE)]
     leaders = []
     while len(set(leaders)) < 3:
         leaders.append(turns(RUN, history[-1].number + 1, FIVE)[0])
         here = [payload(peer, history[-1].number + 1) for peer in FIVE[:3]]
-        roster = next_roster(history, here, run=RUN, view=0, absent_rounds=2)
+        roster = next_roster(history, here, session=RUN, view=0, absent_rounds=2)
         assert roster == (FIVE[:3] if len(set(leaders)) == 3 else FIVE)
         history.append(Commit(history[-1].number + 1, history[-1].digest, 0, tuple(here), roster))
 
@@ -559,7 +559,7 @@ def meet(one: int, other: int, *, better_first: bool, before: int = 2) -> tuple[
     The commits of the better chain come back.
     """
     world = LiarWorld(FIVE, liars=FIVE[-1], gather_policy=GatherPolicy(min_peers=1, min_fraction=1.0), absent_rounds=8)
-    trunk = HardState.first(run=RUN, peer="z", roster=FIVE)
+    trunk = HardState.first(session=RUN, peer="z", roster=FIVE)
     common = chain(trunk, "abcde", before)
     for decided in common:
         trunk = trunk.learned(decided)
@@ -618,10 +618,10 @@ def test_a_fork_that_is_older_than_the_logs_is_told_and_stops_nobody_who_can_go_
     assert convicted(world.circulated, FIVE) <= {FIVE[-1]}
 
 
-def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> CommitChain:
+def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> PaxosChain:
     """The machine of a peer that has landed these."""
-    hard_state = HardState.first(run=RUN, peer=peer, roster=FIVE)
-    machine = CommitChain(
+    hard_state = HardState.first(session=RUN, peer=peer, roster=FIVE)
+    machine = PaxosChain(
         hard_state, signer=ToySigner(peer), gather_policy=GatherPolicy(min_peers=1, min_fraction=1.0), absent_rounds=8
     )
     for one in decided:
@@ -630,7 +630,7 @@ def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> CommitChain:
     return machine
 
 
-START = HardState.first(run=RUN, peer="z", roster=FIVE)
+START = HardState.first(session=RUN, peer="z", roster=FIVE)
 
 
 def test_a_log_that_is_no_chain_moves_nobody_and_takes_no_vote_away() -> None:
@@ -679,7 +679,7 @@ def test_nobody_votes_again_where_it_has_voted_on_a_chain_that_it_left() -> None
     assert machine.number == 1 and machine.votes
     machine.install_snapshot(worse[2])
     assert machine.hard_state.head == worse[2].commit and not machine.votes
-    assert not HardState.from_bytes(machine.hard_state.to_bytes(), run=RUN, peer=FIVE[0]).votes
+    assert not HardState.from_bytes(machine.hard_state.to_bytes(), session=RUN, peer=FIVE[0]).votes
     later = START.learned(worse[0]).learned(worse[1]).learned(worse[2])
     machine.receive(FIVE[1], decided_by(FIVE, commit_of(later, FIVE, FIVE)))
     assert machine.number == 4 and machine.votes

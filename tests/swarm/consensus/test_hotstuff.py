@@ -13,7 +13,7 @@ from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import COMMIT, PREPARE, NewView, Prepared, ProposalMessage, Vote
 from outerloop.swarm.consensus.hotstuff.votes import UNJUSTIFIED, Lock, PrepareCertificate, Proposal
 from outerloop.swarm.consensus.messages import Message, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.quorum import TWO_THIRDS
 from outerloop.swarm.consensus.state import HardState
@@ -40,7 +40,7 @@ def commit(view: int = 0, counted: int = 4) -> Commit:
 
 def replica(peer: str, hard_state: HardState | None = None) -> HotStuffChain:
     """A peer of four that holds all payloads."""
-    hard_state = hard_state or HardState.first(run=RUN, peer=peer, roster=FOUR)
+    hard_state = hard_state or HardState.first(session=RUN, peer=peer, roster=FOUR)
     machine = HotStuffChain(hard_state, signer=ToySigner(peer), gather_policy=EARLY, absent_rounds=8)
     for owner in FOUR:
         machine.payload_stored(0, payload(owner, 0))
@@ -110,10 +110,10 @@ def test_a_vote_is_saved_before_it_is_sent() -> None:
 
 def test_a_peer_that_has_voted_says_so() -> None:
     machine = follower()
-    assert waiting_for(machine) == f"round 0, view 0: {LEADERS[0]} has not proposed a commit yet"
+    assert waiting_for(machine) == f"view 0: {LEADERS[0]} has not proposed a commit yet"
     machine.receive(LEADERS[0], proposal(commit()))
     needs = f"{LEADERS[0]} needs {machine.quorum.name} of 4 peers"
-    assert waiting_for(machine) == f"round 0, view 0: this peer has accepted the proposal; {needs}"
+    assert waiting_for(machine) == f"view 0: this peer has accepted the proposal; {needs}"
 
 
 def test_a_lock_is_saved_before_the_vote_to_commit() -> None:
@@ -136,7 +136,7 @@ def test_only_the_first_proposal_of_a_view_gets_a_vote_and_a_crash_does_not_chan
     machine.receive(LEADERS[0], proposal(commit(counted=4)))
     effects = machine.receive(LEADERS[0], proposal(commit(counted=3)))
     assert not votes(effects, PREPARE) and "two proposals" in reasons(effects)
-    saved = HardState.from_bytes(machine.hard_state.to_bytes(), run=RUN, peer=machine.hard_state.peer)
+    saved = HardState.from_bytes(machine.hard_state.to_bytes(), session=RUN, peer=machine.hard_state.peer)
     assert saved == machine.hard_state
     effects = replica(saved.peer, saved).receive(LEADERS[0], proposal(commit(counted=3)))
     assert not votes(effects, PREPARE) and "two proposals" in reasons(effects)
@@ -268,7 +268,7 @@ class TwoSigner(ToySigner):
 
 def test_a_liar_that_signs_one_vote_twice_counts_once() -> None:
     machine = HotStuffChain(
-        HardState.first(run=RUN, peer=LEADERS[0], roster=FOUR),
+        HardState.first(session=RUN, peer=LEADERS[0], roster=FOUR),
         signer=TwoSigner(LEADERS[0]),
         gather_policy=EARLY,
         absent_rounds=8,
@@ -294,7 +294,7 @@ def test_a_decided_commit_is_applied_with_the_votes_of_a_quorum_alone() -> None:
     machine.receive("k0", committed(commit(), FOUR[1:]))
     assert machine.number == 1 and machine.hard_state.lock is None
     hard_state = machine.hard_state
-    assert HardState.from_bytes(hard_state.to_bytes(), run=RUN, peer=hard_state.peer) == hard_state
+    assert HardState.from_bytes(hard_state.to_bytes(), session=RUN, peer=hard_state.peer) == hard_state
     assert certificate_error(HEAD, machine.hard_state.log[-1], machine.signer) == ""
 
 
@@ -315,8 +315,11 @@ def test_votes_to_prepare_are_no_votes_to_commit() -> None:
 
 def test_the_certificates_of_one_protocol_mean_nothing_in_the_other() -> None:
     assert "exchange.trust" in reasons(follower().receive("k0", decided_by(FOUR, commit())))
-    paxos = CommitChain(
-        HardState.first(run=RUN, peer="k0", roster=FOUR), signer=ToySigner("k0"), gather_policy=EARLY, absent_rounds=8
+    paxos = PaxosChain(
+        HardState.first(session=RUN, peer="k0", roster=FOUR),
+        signer=ToySigner("k0"),
+        gather_policy=EARLY,
+        absent_rounds=8,
     )
     assert "exchange.trust" in reasons(paxos.receive("k1", committed(commit(), FOUR)))
     mixed = replace(committed(commit(), ()), accepts=tuple((peer, accept_of(peer, commit())) for peer in FOUR))

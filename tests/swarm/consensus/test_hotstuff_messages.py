@@ -103,6 +103,6 @@ def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
     ],
 )
 def test_the_votes_and_the_lock_survive_on_disk(accepted: Proposal | None, lock: Lock | None) -> None:
-    first = HardState.first(run="r", peer="a", roster="abc")
+    first = HardState.first(session="r", peer="a", roster="abc")
     hard_state = HardState("r", "a", first.log, 3, accepted, lock)
-    assert HardState.from_bytes(hard_state.to_bytes(), run="r", peer="a") == hard_state
+    assert HardState.from_bytes(hard_state.to_bytes(), session="r", peer="a") == hard_state

@@ -204,7 +204,7 @@ def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
 
 
 def memories() -> list[HardState]:
-    first = HardState.first(run="r", peer="a", roster="abc")
+    first = HardState.first(session="r", peer="a", roster="abc")
     commit = Commit(0, first.head.digest, 0, (payload("a", 0),), ("a", "b"))
     later = first.learned(decided_by("ab", commit))
     accepted = proposal(Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)), view=2, by="a")
@@ -212,21 +212,21 @@ def memories() -> list[HardState]:
         first,
         later,
         HardState("r", "a", later.log, 5, accepted),
-        HardState.joining(run="r", peer="z", head=later.log[-1]),
+        HardState.joining(session="r", peer="z", head=later.log[-1]),
     ]
 
 
 @pytest.mark.parametrize("hard_state", memories())
 def test_a_memory_comes_back_equal(hard_state: HardState) -> None:
-    assert HardState.from_bytes(hard_state.to_bytes(), run="r", peer=hard_state.peer) == hard_state
+    assert HardState.from_bytes(hard_state.to_bytes(), session="r", peer=hard_state.peer) == hard_state
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"version": 4}, "the hard state's version must be a whole number from 7 to 7"),
-        ({"run": "s"}, "this hard state belongs to peer a in run s, not to a in r"),
-        ({"peer": "b"}, "this hard state belongs to peer b in run r, not to a in r"),
+        ({"run": "s"}, "this hard state belongs to peer a in session s, not to a in r"),
+        ({"peer": "b"}, "this hard state belongs to peer b in session r, not to a in r"),
         ({"promised": -1}, "the promised view"),
         ({"log": []}, "the log must be a list of 1"),
         ({"log": 2 * [decided_by("a", COMMIT, view=1).to_map()]}, "3 does not follow the previous commit in the log"),
@@ -237,6 +237,6 @@ def test_a_memory_comes_back_equal(hard_state: HardState) -> None:
 def test_a_damaged_or_foreign_memory_is_refused(change: dict[str, Any], reason: str) -> None:
     content = {**msgpack.unpackb(memories()[2].to_bytes()), **change}
     with pytest.raises(MalformedMessage, match=reason):
-        HardState.from_bytes(msgpack.packb(content), run="r", peer="a")
+        HardState.from_bytes(msgpack.packb(content), session="r", peer="a")
     with pytest.raises(MalformedMessage, match="unreadable"):
-        HardState.from_bytes(memories()[2].to_bytes()[:-3], run="r", peer="a")
+        HardState.from_bytes(memories()[2].to_bytes()[:-3], session="r", peer="a")

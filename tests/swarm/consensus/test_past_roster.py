@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proof import newest_commit_past
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
@@ -70,12 +70,12 @@ def test_more_than_half_of_those_that_are_not_behind_must_hold_a_later_commit_th
     assert (None if found is None else found.number) == newest
 
 
-def voter() -> CommitChain:
+def voter() -> PaxosChain:
     """The peer e, which has accepted a proposal in the round after HEAD."""
     voted = proposal(Commit(HEAD.number + 1, HEAD.digest, 0, (), tuple(OLD)))
     hard_state = HardState(SESSION, "e", tuple(OURS[-ROUNDS_KEPT:]), accepted=voted)
     policy = GatherPolicy(min_peers=1, min_fraction=0.0)
-    chain = CommitChain(hard_state, signer=SIGNER, gather_policy=policy, absent_rounds=2)
+    chain = PaxosChain(hard_state, signer=SIGNER, gather_policy=policy, absent_rounds=2)
     assert chain.hard_state.has_voted
     return chain
 

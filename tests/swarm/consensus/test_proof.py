@@ -69,7 +69,7 @@ async def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_cha
     swarm.agree()
     for peer in "abc":
         trust = swarm[peer].rounds.context.trust
-        assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
+        assert {who for kind, who in trust.rejections.logged if kind == "ballots"} == {"003-d"}
 
 
 @virtual
@@ -162,7 +162,7 @@ async def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_t
     outcomes = SimpleNamespace(log_truncated=found.append)
     at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
     await at.fetch("003-d")
-    assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
+    assert found == [] and {who for _, who in link.trust.rejections.logged} == set(logs) - {"001-b", "002-c"}
     for peer in ("001-b", "002-c"):
         logs[peer] = [CommitCertificate(FALSE, 0, ())]
     await at.fetch("003-d")
@@ -240,7 +240,7 @@ def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> Non
 
 def test_one_of_many_forged_join_requests_is_checked() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
-    hard_state = HardState.first(run=SESSION, peer="000-a", roster=["000-a"])
+    hard_state = HardState.first(session=SESSION, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
     asks = tuple((peer, bytes(64)) for peer in learners)
     commit, signer = Commit(0, hard_state.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")

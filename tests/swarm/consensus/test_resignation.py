@@ -14,7 +14,7 @@ from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.messages import Accept, Propose, Resigned, from_map, to_map
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.resignation import Resignation
 from outerloop.swarm.consensus.state import HardState
@@ -25,11 +25,11 @@ from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.toy_signatures import ToySigner, toy_signature
 
 LONE = GatherPolicy(min_peers=1, min_fraction=0.0)
-PROTOCOLS = pytest.mark.parametrize("protocol", [CommitChain, HotStuffChain])
+PROTOCOLS = pytest.mark.parametrize("protocol", [PaxosChain, HotStuffChain])
 
 
 def world_of(
-    members: str, outsiders: str = "", *, protocol: type[Chain] = CommitChain, policy: GatherPolicy = LONE
+    members: str, outsiders: str = "", *, protocol: type[Chain] = PaxosChain, policy: GatherPolicy = LONE
 ) -> World:
     class OfProtocol(World):
         pass
@@ -171,9 +171,9 @@ def test_a_resignation_is_on_disk_before_it_is_sent_and_binds_after_a_restart() 
     outputs = world["b"].resign()
     assert [type(one) for one in outputs] == [Persist, Send] and resignations(outputs)
     assert isinstance(outputs[0], Persist)
-    disk = HardState.from_bytes(outputs[0].hard_state.to_bytes(), run=RUN, peer="b")
+    disk = HardState.from_bytes(outputs[0].hard_state.to_bytes(), session=RUN, peer="b")
     assert disk == outputs[0].hard_state
-    again = CommitChain(disk, signer=ToySigner("b"), gather_policy=LONE, absent_rounds=8)
+    again = PaxosChain(disk, signer=ToySigner("b"), gather_policy=LONE, absent_rounds=8)
     for owner in "ab":
         assert votes(again.payload_stored(0, payload(owner, 0))) == []
     assert votes(again.timeout(0, 0)) == [] and not again.votes
@@ -302,7 +302,7 @@ def test_of_three_that_leave_at_once_min_peers_stay_in_the_roster() -> None:
 
 def test_a_peer_that_resigned_is_dropped_only_if_min_peers_of_those_that_stay_take_part() -> None:
     """Two peers take part, but only one of them, a, stays."""
-    first = HardState.first(run=RUN, peer="a", roster="abc")
+    first = HardState.first(session=RUN, peer="a", roster="abc")
     head = first.head.digest
     hard_state = first.with_resignations([Resignation("b", 0, head, toy_signature("b", resign(0, head)))])
     commit = Commit(0, head, 0, (payload("a", 0), payload("b", 0)), ("a", "c"))
@@ -333,14 +333,14 @@ def test_a_certificate_proves_itself_with_the_resignations_in_it(protocol: type[
     first, *others = decided.resignations
     for bent, reason in (
         (first._replace(signature=bytes(64)), "without a valid signature"),
-        (first._replace(peer="z"), "that is not about round 0"),
-        (first._replace(number=3), "that is not about round 0"),
+        (first._replace(peer="z"), "that is not about commit 0"),
+        (first._replace(number=3), "that is not about commit 0"),
     ):
         forged = replace(decided, resignations=(bent, *others))
         assert reason in certificate_error(before.commit, forged, ToySigner("z"))
 
 
-@pytest.mark.parametrize(("members", "protocol"), [("abcde", CommitChain), ("abcd", HotStuffChain)])
+@pytest.mark.parametrize(("members", "protocol"), [("abcde", PaxosChain), ("abcd", HotStuffChain)])
 def test_a_peer_adds_the_resignations_that_a_leader_left_out_of_its_certificate(
     members: str, protocol: type[Chain]
 ) -> None:
@@ -375,7 +375,7 @@ def test_a_snapshot_brings_the_resignations_that_also_cover_the_next_round(proto
     forged = given._replace(peer="c")
     for resigned, counted in (((given,), {"d"}), ((forged,), set())):
         machine = protocol(
-            HardState.joining(run=RUN, peer="z", head=world["a"].hard_state.log[0]),
+            HardState.joining(session=RUN, peer="z", head=world["a"].hard_state.log[0]),
             signer=ToySigner("z"),
             gather_policy=LONE,
             absent_rounds=8,
@@ -404,12 +404,12 @@ def test_of_a_liar_that_resigns_and_votes_one_of_the_two_counts() -> None:
 
 
 def test_memory_of_the_version_before_is_read() -> None:
-    hard_state = HardState.first(run=RUN, peer="a", roster="ab")
+    hard_state = HardState.first(session=RUN, peer="a", roster="ab")
     stored = msgpack.unpackb(hard_state.to_bytes())
     del stored["resignations"]
-    assert HardState.from_bytes(msgpack.packb({**stored, "version": 6}), run=RUN, peer="a") == hard_state
+    assert HardState.from_bytes(msgpack.packb({**stored, "version": 6}), session=RUN, peer="a") == hard_state
     with pytest.raises(MalformedMessage, match="the hard state must be a map with the keys"):
-        HardState.from_bytes(msgpack.packb(stored), run=RUN, peer="a")
+        HardState.from_bytes(msgpack.packb(stored), session=RUN, peer="a")
 
 
 def test_a_peer_that_resigned_after_another_commit_before_cannot_stop_those_who_know_it() -> None:
@@ -444,4 +444,4 @@ def test_resignations_of_strangers_are_bounded_and_memory_with_many_of_them_is_r
     own = Resignation("b", 0, head, toy_signature("b", resign(0, head)))
     machine.receive("b", Resigned(0, head, (own,)))
     assert machine.hard_state.remaining == ("a",) and len(machine.hard_state.resignations) == MAX_PEERS + 1
-    assert HardState.from_bytes(machine.hard_state.to_bytes(), run=RUN, peer="a") == machine.hard_state
+    assert HardState.from_bytes(machine.hard_state.to_bytes(), session=RUN, peer="a") == machine.hard_state

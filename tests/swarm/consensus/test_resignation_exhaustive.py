@@ -8,11 +8,11 @@ import pytest
 
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from tests.support.swarm.resign_state_space import ResignSpace
 
 SAMPLE = 100
-PROTOCOLS = pytest.mark.parametrize("protocol", [CommitChain, HotStuffChain])
+PROTOCOLS = pytest.mark.parametrize("protocol", [PaxosChain, HotStuffChain])
 
 
 def explored(space: ResignSpace, *, at_least: int) -> None:

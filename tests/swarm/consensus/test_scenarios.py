@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, FetchPayloads, Persist, Reject, Send
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
-from outerloop.swarm.consensus.paxos.chain import CommitChain
+from outerloop.swarm.consensus.paxos.chain import PaxosChain
 from outerloop.swarm.consensus.proposer import GatherPolicy
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
@@ -159,9 +159,9 @@ def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers()
     world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.9))
     leader, other, third = roles(world)
     world.give(leader, 0, payload(leader, 0))
-    for act in (CommitChain.grace, CommitChain.deadline):
+    for act in (PaxosChain.grace, PaxosChain.deadline):
         world.event(leader, lambda machine, act=act: act(machine, 0))
-    assert waiting_for(world[leader]) == f"round 0, view 0: 1 of 2 payloads have arrived, none from {other}, {third}"
+    assert waiting_for(world[leader]) == f"view 0: 1 of 2 payloads have arrived, none from {other}, {third}"
     assert numbers(world) == [0, 0, 0] and not world.network
     world.give(leader, 0, payload(other, 0))
     assert len(world.network) == 2
@@ -251,7 +251,7 @@ def test_a_leader_that_crashed_before_it_spoke_says_the_same_or_nothing() -> Non
     world.start(leader)
     proposed = world[leader].proposed
     assert proposed and proposed.view == 0
-    assert waiting_for(world[leader]).startswith("round 0, view 0: 1 of 2 accepts have arrived, none from ")
+    assert waiting_for(world[leader]).startswith("view 0: 1 of 2 accepts have arrived, none from ")
     everybody_has_everything(world)
     while set(numbers(world)) != {1}:
         time_out(world, *TRIO)
@@ -269,7 +269,7 @@ def test_one_timeout_brings_nobody_to_the_next_view_and_two_of_three_bring_all()
     leader = world["a"].hard_state.leader(1)
     assert [world[peer].view for peer in TRIO] == [1, 1, 1]
     assert len(world[leader].soft_state.promises_of(1)) == 2
-    assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads have arrived")
+    assert waiting_for(world[leader]).startswith("view 1: 0 of 3 payloads have arrived")
 
 
 def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
@@ -280,7 +280,7 @@ def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
     for peer in TRIO:
         world.give(alone, 0, payload(peer, 0))
     down = ", ".join(sorted(set(TRIO) - {alone}))
-    assert waiting_for(world[alone]) == f"round 0, view 0: 1 of 2 accepts have arrived, none from {down}"
+    assert waiting_for(world[alone]) == f"view 0: 1 of 2 accepts have arrived, none from {down}"
     for _ in range(10):
         time_out(world, alone)
         world.deliver_all()
@@ -403,24 +403,24 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
 )
 def test_the_next_roster(history: list[Commit], present: str, learners: str, absent_rounds: int, roster: str) -> None:
     participants = [Participant(peer, bytes(32), 1) for peer in present + learners]
-    assert "".join(next_roster(history, participants, run="s", view=0, absent_rounds=absent_rounds)) == roster
+    assert "".join(next_roster(history, participants, session="s", view=0, absent_rounds=absent_rounds)) == roster
 
 
 @pytest.mark.parametrize(("run", "roster"), [("r", "abcd"), ("s", "ab"), ("t", "ab")])
 def test_no_leader_drops_by_itself_whom_it_does_not_count(run: str, roster: str) -> None:
     """Round 0 and 1 of four peers, c and d in neither: in run "r" the same one leads both, in the others two do."""
-    leaders = {HardState.first(run=run, peer="a", roster="abcd", number=number).leader(0) for number in (0, 1)}
+    leaders = {HardState.first(session=run, peer="a", roster="abcd", number=number).leader(0) for number in (0, 1)}
     assert len(leaders) == (1 if run == "r" else 2)
     participants = [Participant(peer, bytes(32), 1) for peer in "ab"]
     history = commits("ab", roster="abcd")
-    assert "".join(next_roster(history, participants, run=run, view=0, absent_rounds=2)) == roster
+    assert "".join(next_roster(history, participants, session=run, view=0, absent_rounds=2)) == roster
 
 
 def test_the_short_log_of_one_that_votes_is_made_up_for_by_another_one() -> None:
     """a leads and drops c, which is gone; b has just downloaded the state and cannot tell who was absent."""
-    led = [HardState.first(run=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
+    led = [HardState.first(session=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
     first = next(number for number in range(99) if led[number] != "a" == led[number + 2])
-    hard_state = HardState.first(run=RUN, peer="a", roster=TRIO, number=first)
+    hard_state = HardState.first(session=RUN, peer="a", roster=TRIO, number=first)
     for number in (first, first + 1):
         both = tuple(payload(peer, number) for peer in "ab")
         hard_state = hard_state.learned(decided_by("ab", Commit(number, hard_state.head.digest, 0, both, TRIO)))
@@ -506,7 +506,7 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     play_round(world)
     head = world["a"].hard_state.log[-1]
     with pytest.raises(ValueError, match="has no saved state"):
-        HardState.joining(run=RUN, peer="a", head=head)
+        HardState.joining(session=RUN, peer="a", head=head)
     stale = ask("d", world["d"].hard_state.head.digest)
     assert kinds(world["a"].receive("d", stale)) == [ViewChange]
     assert kinds(world["a"].receive("d", ask("d", bytes(32), 1))) == [Reject]
@@ -516,7 +516,7 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     ):
         assert kinds(world["a"].receive("d", forged)) == [Reject]
     assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].soft_state.asked == {"d"}
-    assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, not including this one"
+    assert waiting_for(world["d"]) == "view 0: decided by 3 peers, not including this one"
     assert world["d"].timeout(0, 0) == [] and world["a"].request_join() == []
 
 
@@ -568,7 +568,7 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     everybody_has_everything(world)
     proposed = world[leader].proposed
     assert proposed
-    small = CommitChain(
+    small = PaxosChain(
         world[follower].hard_state, signer=ToySigner(follower), gather_policy=ALL_IN, absent_rounds=3, max_bytes=9
     )
     view = next(v for v in range(1, 4) if small.hard_state.leader(v) == follower)
@@ -592,7 +592,7 @@ def test_messages_of_another_chain_are_refused_by_name() -> None:
         (follower, third, Propose(proposed), "does not lead"),
         (follower, "d", Propose(proposed), "not another peer in the roster"),
         (follower, follower, here(follower, head, 1), "not another peer in the roster"),
-        (follower, third, here(third, bytes(32), 1), "follows another commit"),
+        (follower, third, here(third, bytes(32), 1), "follows another one"),
         (follower, third, here(leader, head, 1), "without a valid signature"),
         (follower, third, ViewWishes(0, head, (ViewWish(leader, 1, bytes(64)),)), "without a valid signature"),
         (
@@ -644,7 +644,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for settings in ({"min_peers": 0, "min_fraction": 0.5}, {"min_peers": 1, "min_fraction": 1.1}):
         with pytest.raises(ValueError, match="min_peers must be 1 or more"):
             GatherPolicy(**settings)  # type: ignore[arg-type]
-    hard_state = HardState.first(run=RUN, peer="a", roster=TRIO)
+    hard_state = HardState.first(session=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
         with pytest.raises(ValueError, match="absent_rounds must be 1 to 8"):
-            CommitChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)
+            PaxosChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)

@@ -63,7 +63,7 @@ def test_a_listed_node_refuses_a_stranger_before_it_looks_at_its_request(rpc: st
         for request in (REQUESTS_OF_A_STRANGER[rpc], None):  # not even what kind of thing it is
             with pytest.raises(P2PHandlerError, match="NotListed"):
                 await wire.call(STRANGER, id_of(A), rpc, request)
-        assert own.refusals.of_kind["outsiders"] == 2 and not node.routing_table.uid_to_peer_id
+        assert own.rejections.of_kind["outsiders"] == 2 and not node.routing_table.uid_to_peer_id
 
     asyncio.run(act())
 
@@ -131,7 +131,7 @@ def test_a_find_has_one_key(keys: list[bytes]) -> None:
         node.storage.get = None  # type: ignore[method-assign]
         with pytest.raises(P2PHandlerError, match="one valid key"):
             await wire.call(B, id_of(A), "rpc_find", find(*keys))
-        assert own.refusals.of_kind["requests"] == 1
+        assert own.rejections.of_kind["requests"] == 1
 
     asyncio.run(act())
 
@@ -201,7 +201,7 @@ def test_requests_beyond_the_budget_are_refused_and_a_member_s_are_not_spent_by_
         await wire.node(own, members=[id_of(B)])
         answered = [await refused(wire, number, find(KEY.to_bytes())) for number in (9, 10, 11) for _ in range(100)]
         assert answered.count("") == 2 * REQUESTS.burst
-        assert any("requests per second" in why for why in answered) and own.refusals.of_kind["requests"] > 0
+        assert any("requests per second" in why for why in answered) and own.rejections.of_kind["requests"] > 0
         assert not any([await refused(wire, B, find(KEY.to_bytes())) for _ in range(int(REQUESTS.burst))])
 
     asyncio.run(act())
@@ -249,7 +249,7 @@ def test_signatures_are_checked_after_all_else_once_a_record_and_so_many_of_one_
         assert len(checked) == 20, "not 97"
         await wire.call(5, id_of(A), "rpc_store", store_of(signed(5)))
         assert len(checked) == 21 and node.storage.get(KEY).value.get(id_of(5)), "another's are"
-        assert own.refusals.of_kind["records"] == 2 + 96
+        assert own.rejections.of_kind["records"] == 2 + 96
 
     asyncio.run(act())
 

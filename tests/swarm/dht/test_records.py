@@ -94,7 +94,7 @@ def test_everything_else_is_refused_by_name(case: str, caplog: pytest.LogCapture
     bad, who, why = REFUSED[case]
     own = trust(3)
     assert not SignedRecords(own).validate(bad)
-    assert own.refusals.counters()["refused_records"] == 1
+    assert own.rejections.counters()["refused_records"] == 1
     [line] = [message for message in caplog.messages if "refused" in message]
     assert f"refused (records) {who}: " in line and why in line
 
@@ -103,7 +103,7 @@ def test_a_peer_outside_the_allow_list_is_refused_and_the_own_record_never() -> 
     own = trust(3, allow=[A_ID])
     node = SignedRecords(own)
     assert node.validate(record(of=A)) and node.validate(record(of=own))
-    assert not node.validate(record(of=B)) and own.refusals.of_kind["records"] == 1
+    assert not node.validate(record(of=B)) and own.rejections.of_kind["records"] == 1
 
 
 def test_in_an_open_run_an_expelled_peer_is_refused_as_that(caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +177,7 @@ def test_between_real_nodes_a_forged_record_is_stored_nowhere_and_read_by_nobody
                 await stranger.store("outerloop/r/roster", lie, expiration_time=time.time() + 65, subkey=subkey)
             for dht in (first, second):
                 assert {one.name for one, _ in await read_roster(dht, "r")} == {one.name for one in records}
-            assert A.refusals.of_kind["records"] + B.refusals.of_kind["records"] > 0
+            assert A.rejections.of_kind["records"] + B.rejections.of_kind["records"] > 0
             await rosters[1].withdraw()  # the tombstone is signed as well
             assert [one for one, _ in await read_roster(first, "r")] == [records[0]]
         finally:

@@ -42,14 +42,14 @@ class Scene(LogRpc):
         link = MemoryTransport(MemoryNetwork(), "a")
         super().__init__(link, run=SESSION, allowed=bool, since=lambda after: ())
         self.roster = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
-        self.hard_state = HardState.first(run=SESSION, peer=OWN, roster=self.roster)
+        self.hard_state = HardState.first(session=SESSION, peer=OWN, roster=self.roster)
         self.chain = chain(self.hard_state.head, self.roster, 40)
         self.hard_state = self.hard_state.learned(self.chain[0])
         self.others = {name: Other() for name in self.roster[1:]}
         self.asked: list[tuple[float, str, int | None]] = []
         self.outrun: list[int] = []
         self.parted: list[tuple[str, list[CommitCertificate]]] = []
-        self.refusals = link.trust.refusals
+        self.refusals = link.trust.rejections
         self.next_commit_error = lambda decided: ""
         context = SimpleNamespace(
             trust=link.trust,

@@ -38,7 +38,7 @@ def begun() -> tuple[RoundStore, CommittedRounds, bytes]:
     """Empty: the store, the rounds of peer 000-a, and the digest of the commit that they begin with."""
     store = RoundStore(MemoryDisk())
     outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
-    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
+    first = HardState.first(session="r", peer="000-a", roster=ROSTER)
     outcomes.begin(first)
     return store, outcomes, first.head.digest
 
@@ -63,10 +63,10 @@ async def test_what_a_decided_round_waits_for_is_told_with_and_without_missing_p
     payloads = tuple(Participant.of(peer, peer.encode()) for peer in ROSTER)
     assert outcomes.lacks(0) == ""
     outcomes.add(Commit(0, head, 0, payloads, ROSTER))
-    assert outcomes.lacks(0) == "round 0: decided, payloads of 000-a, 001-b have not arrived yet"
+    assert outcomes.lacks(0) == "decided, payloads of 000-a, 001-b have not arrived yet"
     for payload in payloads:
         await store.put(0, payload, payload.peer.encode())
-    assert outcomes.lacks(0) == "round 0: decided, all payloads have arrived"
+    assert outcomes.lacks(0) == "decided, all payloads have arrived"
 
 
 @virtual

@@ -90,6 +90,6 @@ async def test_a_member_that_floods_a_peer_is_refused_by_name_and_the_rounds_go_
     old = rounds.context.chain.hard_state.log[-1]
     for _ in range(1000):
         rounds.context.receive(liar.name, old)
-    assert rounds.context.trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
+    assert rounds.context.trust.rejections.of_kind["ballots"] == 1000 - MAX_WAITING
     await swarm.until("abc", 2)
     swarm.agree()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
+from outerloop.swarm.p2p.stream_gate import TURNED_AWAY
 from outerloop.swarm.timeouts import LEAD_S
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar
 from tests.support.swarm.gather_scene import INNER_S, RUN, Swarm
@@ -84,12 +84,12 @@ def garbled(liar: Liar, swarm: Swarm) -> Said:
 
 
 CASES: dict[str, tuple[Callable[[Liar, Swarm], Said], str, int]] = {
-    "replayed header": (replayed, "round 1 is not signed by its owner for this round", 1),
-    "stale round": (stale, "round 1 is not signed by its owner for this round", 1),
-    "foreign key": (foreign_key, "round 0 is not signed by its owner for this round", 0),
-    "another's name": (other_name, "round 0 is not signed by its owner for this round", 0),
-    "flipped bit": (flipped, "round 0 is not signed by its owner for this round", 0),
-    "another each time": (another_each_time, "round 0 is not signed by its owner for this round", 0),
+    "replayed header": (replayed, "round 2: its payload is not signed by its owner for this round", 1),
+    "stale round": (stale, "round 2: its payload is not signed by its owner for this round", 1),
+    "foreign key": (foreign_key, "round 1: its payload is not signed by its owner for this round", 0),
+    "another's name": (other_name, "round 1: its payload is not signed by its owner for this round", 0),
+    "flipped bit": (flipped, "round 1: its payload is not signed by its owner for this round", 0),
+    "another each time": (another_each_time, "round 1: its payload is not signed by its owner for this round", 0),
     "1 TiB claimed": (one_tebibyte, "a payload of 1099511627776 bytes; at most 1048640 are allowed", 0),
     "larger than allowed": (too_large, "a payload of 1048641 bytes; at most 1048640 are allowed", 0),
     "no payload at all": (garbled, "the response has no payload", 0),
@@ -110,7 +110,7 @@ def test_a_bad_payload_is_refused_by_name_and_the_others_train_on(case: str, cap
         for letter in HONEST:
             node = swarm[letter]
             assert node.who(first) == HONEST and all(set(HONEST) <= set(node.who(number)) for number in range(6))
-            assert node.rounds.context.trust.refusals.counters()["refused_payloads"] >= 1
+            assert node.rounds.context.trust.rejections.counters()["refused_payloads"] >= 1
             assert max(map(len, node.disk.values())) < 1 << 16, "nothing of it is kept"
             assert not any("003-d" in name and not name.startswith("0" * 12) for name in node.disk)
         assert sum(swarm[letter].rounds.bulk.bytes_received for letter in HONEST) < 2 * MOST
@@ -179,7 +179,7 @@ def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCap
                 asked += 1
         assert await swarm.until(HONEST, 3) < 3 * (INNER_S + QUICK_S)
         assert all(swarm["a"].who(number) == HONEST for number in range(3))
-        counters = swarm["a"].rounds.context.trust.refusals.counters()
+        counters = swarm["a"].rounds.context.trust.rejections.counters()
         assert counters["refused_outsiders"] == counters["refused_messages"] == 80
         swarm.agree()
 
@@ -208,7 +208,7 @@ def test_nonsense_is_its_sender_s_fault_and_costs_nothing(caplog: pytest.LogCapt
                 await stream.send_object({"number": "1", "sha": b"1", "after": {}})
                 await stream.ended()
         await swarm.until(HONEST, 2)
-        assert swarm["a"].rounds.context.trust.refusals.of_kind["requests"] == 9
+        assert swarm["a"].rounds.context.trust.rejections.of_kind["requests"] == 9
         swarm.agree()
 
     run(scene())

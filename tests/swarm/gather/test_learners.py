@@ -22,7 +22,7 @@ async def newcomer(swarm: Swarm, name: str, *, inner_s: float = INNER_S) -> Node
     one = Node(swarm.network, name, teller.names.values(), teller.rules, inner_s=inner_s)
     await one.appear()
     decided = teller.rounds.context.chain.hard_state.log[-1]
-    await one.rounds.follow_from(decided, run=RUN)
+    await one.rounds.follow_from(decided, session=RUN)
     one.rounds.state_arrived()
     one.training = asyncio.create_task(one.train(decided.commit.number + 1))
     return one

@@ -66,7 +66,7 @@ def test_a_liar_fills_no_disk_with_new_payloads_of_one_round(tmp_path: Path, at_
         for some in [payloads] if at_once else [[one] for one in payloads]:
             await peer.pull(*some)
         assert len(list(tmp_path.iterdir())) == len(peer.held) == peer.offered.given == PAYLOADS_KEPT
-        assert peer.trust.refusals.of_kind["payloads"] >= 1
+        assert peer.trust.rejections.of_kind["payloads"] >= 1
         other_round = peer.offered.sign(b"of the next round", number=2)
         await peer.pull(other_round, number=2)
         assert peer.held[-1] == other_round

@@ -6,7 +6,8 @@ import asyncio
 from itertools import pairwise
 
 from outerloop.swarm.consensus.messages import JoinRequest, ViewChange
-from outerloop.swarm.gather.round_context import MAX_ROUNDS, ReadmissionBackoff
+from outerloop.swarm.gather.round_context import ReadmissionBackoff
+from outerloop.swarm.strikes import MAX_ROUNDS
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar
 from tests.support.swarm.gather_scene import Swarm
 from tests.support.swarm.virtual_clock import virtual

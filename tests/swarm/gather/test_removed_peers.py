@@ -9,11 +9,11 @@ from tests.support.swarm.virtual_clock import run
 
 
 def remove(node: Node, peer: str) -> None:
-    node.rounds.context.trust.allow.invite({}, known=frozenset(peer), removed=frozenset(peer))
+    node.rounds.context.trust.allow.set_register({}, known=frozenset(peer), removed=frozenset(peer))
 
 
 def readmit(node: Node) -> None:
-    node.rounds.context.trust.allow.invite({}, known=frozenset(), removed=frozenset())
+    node.rounds.context.trust.allow.set_register({}, known=frozenset(), removed=frozenset())
 
 
 def test_a_round_decided_with_the_votes_of_a_removed_peer_stays_decided() -> None:
@@ -72,7 +72,7 @@ def test_an_invited_peer_is_counted_up_to_its_last_round() -> None:
         for node in swarm.nodes.values():
             node.allow = "abc"
             await node.appear()
-            node.rounds.context.trust.allow.invite({"d": 3}, known=frozenset("d"), removed=frozenset())
+            node.rounds.context.trust.allow.set_register({"d": 3}, known=frozenset("d"), removed=frozenset())
         for node in swarm.nodes.values():
             await node.start()
         await swarm.until("abc", 8)

@@ -22,7 +22,7 @@ async def turned(swarm: Swarm, letter: str, fault: str) -> None:
 
 def refused(swarm: Swarm, by: str, whom: str) -> int:
     """How often, if by name."""
-    refusals = swarm[by].rounds.context.trust.refusals
+    refusals = swarm[by].rounds.context.trust.rejections
     told = {name for _, name in refusals.logged}
     return refusals.of_kind["payloads"] + refusals.of_kind["ballots"] if told == {swarm[whom].name} else 0
 

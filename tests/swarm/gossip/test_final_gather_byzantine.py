@@ -113,7 +113,7 @@ async def test_nobody_speaks_for_a_member_that_is_gone(forge: Callable[[Member, 
 
     await lie(liar, tells)
     assert who(await honest.meet()) == [0, 1]
-    refusals = honest.link.trust.refusals
+    refusals = honest.link.trust.rejections
     assert refusals.of_kind["payloads"] == 1 and {name for _, name in refusals.logged} == {"000-p0"}
     assert honest.bulk.bytes_received == SIZE, "p0's own share"
 
@@ -190,7 +190,7 @@ async def test_a_share_larger_than_allowed_is_refused_by_name_and_not_fetched() 
 
     await lie(members[1], tells)
     assert who(await members[0].meet()) == [0]
-    refusals = members[0].link.trust.refusals
+    refusals = members[0].link.trust.rejections
     assert refusals.of_kind["payloads"] == 1 and members[0].bulk.bytes_received == 0
 
 
@@ -276,7 +276,7 @@ async def test_an_owner_that_signs_different_shares_for_different_members_is_lef
     met = await asyncio.gather(*(one.assembly.run(1, one.blob) for one in honest))
     assert list(map(who, met)) == [[0, 1, 2, 3]] * 4 and now_s() < 20
     for one in honest:
-        assert ("payloads", "004-p4") in one.link.trust.refusals.logged
+        assert ("payloads", "004-p4") in one.link.trust.rejections.logged
 
 
 @virtual

@@ -129,7 +129,7 @@ def test_invites_that_are_refused() -> None:
         b.now_s = NOW_S + 1000
         assert await refusal(world.use(later, X)) == "", "it was used in time, and the machine comes back"
         assert await refusal(world.use(token(A), Y)) == "expired"
-        assert b.trust.refusals.of_kind["outsiders"] == 4
+        assert b.trust.rejections.of_kind["outsiders"] == 4
 
     play(scene)
 
@@ -279,10 +279,10 @@ def test_a_refused_poll_is_unreadable() -> None:
 def test_an_invite_for_some_rounds_waits_until_the_receiver_knows_the_round() -> None:
     async def scene(world: Scene) -> None:
         allow = world.peers[1].trust.allow
-        allow.number = lambda: None
+        allow.current_number = lambda: None
         assert await refusal(world.use(token(A, rounds=500), X)) == "starting"
         await world.use(token(A), Y)
-        allow.number = lambda: 1000
+        allow.current_number = lambda: 1000
         await world.use(token(A, rounds=500), X)
         [last] = [one.last for one in world.peers[1].register.peers.used if one.peer == id_of(X)]
         assert last == 1499 and id_of(X) in allow
@@ -353,7 +353,7 @@ def test_a_member_that_answers_polls_with_many_statements_is_limited(monkeypatch
         before = network.opened
         await asyncio.sleep(100 * AROUND_S)
         assert liar.polls == 3 and a.register.peers.removals[id_of(X)].at_s == 150
-        assert a.trust.refusals.of_kind["requests"] > 3 and network.opened - before < 300
+        assert a.trust.rejections.of_kind["requests"] > 3 and network.opened - before < 300
 
     run(scene())
 
@@ -445,7 +445,7 @@ def test_who_may_not_take_part_learns_nothing_and_tells_little(limit: str, monke
         for peer in range(100, 106):
             await tell(outside, b.id, admission(token(A), peer))
         await asyncio.sleep(1)
-        assert len(b.register.peers.used) == 3 and b.trust.refusals.of_kind["requests"] == 3
+        assert len(b.register.peers.used) == 3 and b.trust.rejections.of_kind["requests"] == 3
 
     play(scene)
 
@@ -457,7 +457,7 @@ def test_a_malformed_request_is_refused_and_counted(request_: Request) -> None:
             async with world.outside.open_stream(id_of(B), PROTOCOL) as stream:
                 await stream.send_object(request_)
                 await stream.receive_object()
-        assert world.peers[1].trust.refusals.of_kind["requests"] == 1
+        assert world.peers[1].trust.rejections.of_kind["requests"] == 1
 
     play(scene)
 

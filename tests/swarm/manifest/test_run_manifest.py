@@ -31,7 +31,7 @@ CONTENT = b'{"format": 1}'
 def transport(network: MemoryNetwork, number: int) -> MemoryTransport:
     out = MemoryTransport(network, id_of(number))
     own = trust(number)
-    out.trust = AccessControl(own.signatures, own.allow, own.refusals)
+    out.trust = AccessControl(own.signatures, own.allow, own.rejections)
     return out
 
 

@@ -46,7 +46,7 @@ class Machines:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter, allow=allow)
-        link.trust.allow.invite(dict.fromkeys(limited, 499), known=frozenset(limited), removed=frozenset())
+        link.trust.allow.set_register(dict.fromkeys(limited, 499), known=frozenset(limited), removed=frozenset())
         mismatched = MismatchedPeers(
             link, run="r", own=own, settings=RunSettings(), joined=[], on_status=lambda text: None
         )
@@ -120,7 +120,7 @@ async def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
     assert newcomer.late_joiner and newcomer.session == session_of("r", members)
     late = set(newcomer.known) - set(newcomer.names)
     assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
-    assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
+    assert machines.links["a"].trust.rejections.of_kind["outsiders"] >= 1200 - MAX_PEERS
 
 
 @pytest.mark.parametrize("pages", [0, 7, 1 << 40, True, "2", None, -1])
@@ -153,7 +153,7 @@ async def test_a_peer_has_the_name_under_which_it_came_first() -> None:
     await machines.ask("e", name="003-d")  # the name of another one: no reason to believe it
     await machines.ask("e", name="\x1b[2J-e")
     assert a.known == {"a": "000-a", "b": "001-b", "d": "003-d"}
-    assert machines.links["a"].trust.refusals.of_kind["requests"] == 3
+    assert machines.links["a"].trust.rejections.of_kind["requests"] == 3
 
 
 @virtual

@@ -133,7 +133,7 @@ def test_a_process_that_was_killed_is_back_at_once(tmp_path: Path) -> None:
             assert now_s() < began_s + VIEW_S, "nobody waits for the one that has gone"
             await machines.speak(back)
             assert heard(others) == 3 and back.own.stopped is None and back.said == []
-        assert not any(one.link.trust.refusals.of_kind["outsiders"] for one in others)
+        assert not any(one.link.trust.rejections.of_kind["outsiders"] for one in others)
 
     scene(play, tmp_path)
 
@@ -376,7 +376,7 @@ def test_nobody_is_displaced_by_what_its_peer_did_not_sign(tmp_path: Path) -> No
                 await stream.send_object({"incarnation": told})
                 with pytest.raises(BrokenStream):
                     await stream.receive_object()
-        assert others[0].link.trust.refusals.of_kind["requests"] == 7
+        assert others[0].link.trust.rejections.of_kind["requests"] == 7
         async with MemoryTransport(machines.network, "b").open_stream("p", PROTOCOL) as stream:
             await stream.send_object({"incarnation": others[1].own.own, "other": forged + bytes(64)})
             assert (await stream.receive_object())["objection"] == b"" and peer.said == []

@@ -15,8 +15,8 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.membership import listed_roster
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.membership.roster import Record, Roster, parsed, peer_name
-from outerloop.swarm.p2p.admission import Admission
 from outerloop.swarm.p2p.framing import CONTROL_BYTES, TurnedAway
+from outerloop.swarm.p2p.stream_gate import StreamGate
 from outerloop.swarm.timeouts import LISTED_S, ROSTER_EXPIRY_S, VIEW_S
 from tests.support.swarm.dht_scene import id_of, signed, trust
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -45,8 +45,8 @@ class Peer:
     ) -> None:
         own = trust(number, allow=LISTED if allow is None else allow)
         self.transport = MemoryTransport(network, id_of(number))
-        self.transport.trust = AccessControl(own.signatures, own.allow, own.refusals, onlooker)
-        self.transport.admission = Admission(self.transport.trust, member=self.transport.trust.allow.__contains__)
+        self.transport.trust = AccessControl(own.signatures, own.allow, own.rejections, onlooker)
+        self.transport.gate = StreamGate(self.transport.trust, member=self.transport.trust.allow.__contains__)
         self.directory = ListedRoster(self.transport, SignedRecords(self.transport.trust), run="r")
         self.own = Record(peer_name(number, id_of(number)), ["/ip4/192.0.2.1/tcp/1"], "f", float(number))
         self.roster = Roster(cast(Any, Emptied()), run="r", own=self.own, directory=self.directory)
@@ -152,7 +152,7 @@ def test_a_listed_liar_speaks_for_itself_alone() -> None:
         ):
             await serve(liar, {"records": lies})
             assert await first.names() == ["001", "003"], lies
-        assert first.transport.trust.refusals.of_kind["records"] >= 4
+        assert first.transport.trust.rejections.of_kind["records"] >= 4
         withdrawn = signed(C, {})
         async with liar.transport.open_stream(id_of(A), "outerloop/1/r/roster") as stream:
             await stream.send_object({"record": entry(withdrawn, id_of(C))})
@@ -225,7 +225,7 @@ def test_a_record_that_has_expired_is_logged_and_not_stored(caplog: pytest.LogCa
         first, behind = Peer(network, A), Peer(network, B)
         await first.roster.publish()
         await serve(behind, {"records": [entry(signed(B, life_s=-10), id_of(B))]})
-        assert await first.names() == ["001"] and first.transport.trust.refusals.of_kind["records"] == 1
+        assert await first.names() == ["001"] and first.transport.trust.rejections.of_kind["records"] == 1
         [line] = [line for line in caplog.messages if "expired" in line]
         assert id_of(B) in line and "clock" in line
 

@@ -51,7 +51,7 @@ async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> di
         )
     )
     for link in links.values():
-        stated.refusals = link.trust.refusals.logged  # type: ignore[attr-defined]
+        stated.refusals = link.trust.rejections.logged  # type: ignore[attr-defined]
     return dict(zip(honest, counted, strict=True))
 
 

@@ -45,7 +45,7 @@ async def test_a_refusal_names_the_setting_that_lacks_this_peer() -> None:
 async def test_a_peer_that_was_removed_learns_how_it_can_return() -> None:
     network = MemoryNetwork()
     closed = await serving(network, "closed", allow=("closed", "a", "b"))
-    closed.trust.allow.invite({}, known=frozenset(), removed=frozenset("a"))
+    closed.trust.allow.set_register({}, known=frozenset(), removed=frozenset("a"))
     closed.trust.allow.expel("b")
     with pytest.raises(
         NotAllowed, match=r"closed .* was removed from .*: ask the organizer .*outerloop expelled RUN_DIR --lift a\), "

@@ -382,7 +382,7 @@ async def test_a_manifest_is_signed_for_the_session():
     at = Download(link, run="r", session=lambda: "r/2", disk=MemoryDisk())
     with pytest.raises(ContentUnavailable):
         await at.get(3, ["a"], ignore, at_most=MOST)
-    assert link.trust.refusals.of_kind["manifests"] == 1
+    assert link.trust.rejections.of_kind["manifests"] == 1
     assert (await joiner(network).get(3, ["a"], ignore))[1] == b"state"
 
 

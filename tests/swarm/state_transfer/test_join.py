@@ -175,7 +175,7 @@ async def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_he
     assert content == b"state %d" % number and number < 100
     taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
     assert taken == swarm["a"].rounds.head_of(number)
-    assert {who for trust in (at.chain._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {  # noqa: SLF001
+    assert {who for trust in (at.chain._trust, joining.rounds.context.trust) for _, who in trust.rejections.logged} == {  # noqa: SLF001
         liar.name
     }
 
@@ -360,7 +360,7 @@ async def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None
     await serve()
     await membership.form(timeout_s=30)
     assert membership.late_joiner and membership.session == session_of("r", TRUE)
-    assert {who for _, who in link.trust.refusals.logged} == {"003-d"}
+    assert {who for _, who in link.trust.rejections.logged} == {"003-d"}
 
 
 @virtual

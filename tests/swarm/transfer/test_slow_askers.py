@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from outerloop.swarm.p2p.admission import MEMBER_STREAMS
 from outerloop.swarm.p2p.framing import PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.p2p.stream_gate import MEMBER_STREAMS
 from outerloop.swarm.timeouts import STALL_S, TRANSFER_S
 from outerloop.swarm.transfer.upload_slots import UploadSlots
 from outerloop.swarm.transfer.uploads import RateLimiter

@@ -25,12 +25,12 @@ from __future__ import annotations
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.messages import Accept
 from outerloop.swarm.consensus.paxos.instance import PaxosInstance
-from outerloop.swarm.consensus.paxos.state import SoftState
+from outerloop.swarm.consensus.paxos.state import PaxosState
 
 
-class CommitChain(PaxosInstance, Chain):
+class PaxosChain(PaxosInstance, Chain):
     """One peer's state machine for a chain whose commits are decided even if a minority of the peers is gone."""
 
     byzantine = False
-    _round_state = SoftState
+    _round_state = PaxosState
     _ballot = Accept

@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.hotstuff.votes import Proposal
 from outerloop.swarm.consensus.messages import Accept, Promise, Propose, RoundMessage, ViewChange, ViewWishes
 from outerloop.swarm.consensus.paxos.justification import justification_error
 from outerloop.swarm.consensus.paxos.proposal_choice import choice
-from outerloop.swarm.consensus.paxos.state import SoftState
+from outerloop.swarm.consensus.paxos.state import PaxosState
 from outerloop.swarm.consensus.round_instance import Lacking, RoundInstance
 from outerloop.swarm.consensus.validity import vote_refusal
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
@@ -19,7 +19,7 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertifica
 class PaxosInstance(RoundInstance):
     """One peer's part in deciding the current round by Paxos."""
 
-    soft_state: SoftState
+    soft_state: PaxosState
 
     @property
     def _accepted(self) -> Accepted | None:

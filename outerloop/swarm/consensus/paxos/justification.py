@@ -32,12 +32,12 @@ from collections.abc import Collection
 
 from outerloop.swarm.consensus.commit import Commit, leader, majority
 from outerloop.swarm.consensus.resignation import Resignations, remaining_peers
-from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
+from outerloop.swarm.consensus.statements import StatementSigner, accept, promise
 from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge
 
 
 def justification_error(
-    head: Commit, proposal: Accepted, signer: AcceptSigner, *, resignations: Resignations = ()
+    head: Commit, proposal: Accepted, signer: StatementSigner, *, resignations: Resignations = ()
 ) -> str:
     """Return why the signed links of a proposal do not justify it after commit `head`, or "" if they do.
 
@@ -61,7 +61,7 @@ def _link_error(
     commit: Commit,
     link: ChainLink,
     before: ChainLink | None,
-    signer: AcceptSigner,
+    signer: StatementSigner,
     resignations: Resignations,
 ) -> str:
     roster = head.roster

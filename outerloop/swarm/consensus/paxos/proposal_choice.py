@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from outerloop.swarm.consensus.commit import Commit, Participant, majority
 from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.paxos.justification import binding, credible
-from outerloop.swarm.consensus.paxos.state import SoftState
+from outerloop.swarm.consensus.paxos.state import PaxosState
 from outerloop.swarm.consensus.proposer import GatherPolicy, own_commit
 from outerloop.swarm.consensus.quorum import MAJORITY
 from outerloop.swarm.consensus.state import HardState
@@ -44,7 +44,7 @@ class ProposalChoice:
 
 def choice(
     hard_state: HardState,
-    soft_state: SoftState,
+    soft_state: PaxosState,
     promises: Promises,
     *,
     countable: Collection[Participant],
@@ -63,7 +63,7 @@ def choice(
         if not _are_majority(hard_state, promises):
             return None
         promises = _usable_promises(hard_state, promises, can_repropose)
-    pledges = credible(hard_state.run, hard_state.head, _as_pledges(promises))
+    pledges = credible(hard_state.session, hard_state.head, _as_pledges(promises))
     if hard_state.promised > 0 and not _are_majority(hard_state, [pledge.peer for pledge in pledges]):
         return None
     view, commits = binding(pledges)

@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.votes import Accepted
 
 
 @dataclass(frozen=True)
-class SoftState(RoundState):
+class PaxosState(RoundState):
     """One peer's volatile knowledge of the round. The promises belong to the round, the rest to the current view.
 
     promises           the last promise that each peer sent to this peer as a leader, for any view
@@ -29,9 +29,9 @@ class SoftState(RoundState):
         """Return the promises for this view, keyed by peer."""
         return {peer: promise for peer, promise in self.promises if promise.view == view}
 
-    def with_promise(self, sender: str, promise: Promise) -> SoftState:
+    def with_promise(self, sender: str, promise: Promise) -> PaxosState:
         others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
         return replace(self, promises=others | {(sender, promise)})
 
-    def in_another_view(self) -> SoftState:
+    def in_another_view(self) -> PaxosState:
         return replace(super().in_another_view(), accepts=frozenset())

@@ -21,7 +21,9 @@ from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.membership.listed_roster import ListedRoster
-from outerloop.swarm.p2p.admission import (
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.stream_gate import (
     HELD_AT_ONCE,
     MEMBER_STREAMS,
     NEWCOMER_STREAMS,
@@ -32,8 +34,6 @@ from outerloop.swarm.p2p.admission import (
     TURNED_AWAY,
     TURNED_AWAY_IN_ALL,
 )
-from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway
-from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Request, anybody
 from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, STALL_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -63,12 +63,12 @@ class Door:
 
     @property
     def refused(self) -> dict[str, float]:
-        return self.link.trust.refusals.counters()
+        return self.link.trust.rejections.counters()
 
     @property
     def held(self) -> int:
         """Streams that are open here."""
-        return sum(self.link.admission.open_streams.values())
+        return sum(self.link.gate.open_streams.values())
 
     @asynccontextmanager
     async def idle(self, peer: str, count: int, protocol: str) -> AsyncIterator[list[Stream]]:
@@ -324,7 +324,7 @@ async def test_the_bytes_announced_by_one_member_are_bounded_over_all_its_stream
             await asyncio.sleep(1)
     assert len(came) == 1 and door.refused["refused_requests"] == 36
     await asyncio.sleep(1)
-    assert not door.link.admission.receiving, "what is over holds nothing"
+    assert not door.link.gate.receiving, "what is over holds nothing"
 
 
 @virtual

@@ -70,7 +70,7 @@ total for all newcomers. With rounds of one second, a newcomer sends each peer a
 while it catches up."""
 
 
-class Admission:
+class StreamGate:
     """Decides which incoming streams are answered.
 
     Args:
@@ -104,7 +104,7 @@ class Admission:
             if not self._trust.admits(remote, protocol, allowed):
                 await self._turn_away(remote, stream)
             elif excess := self._excess(remote, public=allowed is anybody):
-                self._trust.refusals.note("requests", *excess)
+                self._trust.rejections.note("requests", *excess)
                 stream.abort()
             else:
                 await self._hand_on(remote, stream, handler, public=allowed is anybody)
