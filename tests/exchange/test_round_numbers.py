@@ -31,7 +31,7 @@ async def test_all_lines_about_the_third_round_call_it_round_3(fragments: int, n
     assert swarm["a"].rounds.context.round_of(number) == landed.round
     exchange = SimpleNamespace(info=SwarmGather.info, alive=2, peer="000-a", size=2)
     spent = {"compute_s": 1.0, "communication_s": 1.0, "others_s": 1.0}
-    event = round_fields(landed, exchange, spent=spent, counters={"bytes_sent": 0})  # type: ignore[arg-type]
+    event = round_fields(landed, exchange, spent=spent, counters={"bytes_sent": 0})
     assert event["round"] == 3
     assert contributors([Contributor("a", 1, 1, 2, 2)], {})[0].first_round == 3
 

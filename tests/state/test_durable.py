@@ -71,7 +71,7 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
     assert generation_of(kept) >= Identity.read(found).voted
     if after >= len(noted):
         assert Identity.read(found).voted == generation_of(kept) == 1
-        assert HardStateFile(kept, own="000-a").read(run="r") == memory
+        assert HardStateFile(kept, own="000-a").read(session="r") == memory
 
 
 def test_a_file_that_a_folder_reports_as_safe_is_found(cut: PowerCut, tmp_path: Path) -> None:

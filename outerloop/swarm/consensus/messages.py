@@ -237,7 +237,7 @@ def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None
     accepted = _proposal(value)
     if (accepted.commit.number, accepted.commit.parent) != (number, head) or accepted.view >= view:
         raise MalformedMessage(
-            "a promise must report a proposal accepted in an earlier view of the same number and chain; got one of"
+            "a promise must report a proposal accepted in an earlier view of the same round and chain; got one of"
             f" commit {accepted.commit.number}, view {accepted.view}, in a promise for commit {number}, view {view}"
         )
     return accepted

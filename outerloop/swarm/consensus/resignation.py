@@ -23,7 +23,7 @@ The statement covers two rounds, because a leader may already have proposed a co
 peer. That commit is decided without the peer, and the commit of round r + 1 drops it. The statement covers no later
 round. If the peer returns, commit r + 1 is the earliest one that can admit it again. It then votes in round r + 2, and
 its old resignation no longer matters. The statement names the session, the round and the digest of commit h, so it is
-not valid in another run or on another chain.
+not valid in another session or on another chain.
 
 Why no two commits of a round are decided. Let R be the peers of the roster that have resigned for this round, and V the
 others. Peers may know different subsets of R. With Paxos, a quorum that counts k resignations consists of more than

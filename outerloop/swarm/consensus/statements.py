@@ -12,12 +12,12 @@
     resign     the signer does not vote in this round, nor in the next one (resignation.py)
 
 Each statement names a round and a head. Its signature also covers the session and the signer's name (signatures.py),
-so it is valid for one run, round and name. The head is named because a peer that switches to another chain (forks.py)
-votes again in rounds in which it has already voted. After a given head, an honest peer never accepts two commits in one
-view and never omits an earlier accept from a later promise. It never signs two `prepare` statements for different
-proposals in one view, and never two `commit` statements for different commits in one view. After a `commit` statement
-of view v, it never votes for a proposal that is justified by a certificate of a view before v, or by none. It never
-votes after it has resigned. Two statements that show otherwise prove that the signer lied. In one run, peers sign
+so it is valid for one session, round and name. The head is named because a peer that switches to another chain
+(forks.py) votes again in rounds in which it has already voted. After a given head, an honest peer never accepts two
+commits in one view and never omits an earlier accept from a later promise. It never signs two `prepare` statements for
+different proposals in one view, and never two `commit` statements for different commits in one view. After a `commit`
+statement of view v, it never votes for a proposal that is justified by a certificate of a view before v, or by none. It
+never votes after it has resigned. Two statements that show otherwise prove that the signer lied. In one run, peers sign
 either accepts and promises or prepares and commits.
 """
 

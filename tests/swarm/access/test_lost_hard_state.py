@@ -188,7 +188,7 @@ def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str,
     [aside] = tmp_path.glob("identity.key.of-*")
     assert aside.read_bytes() == old and path.read_bytes()[:68] != old[:68]
     assert len(said) == 1 and str(aside) in said[0] and "\n" not in said[0]
-    assert HardStateFile(Folder(folder_of(path)), own="000-a").read(run=RUN) is None
+    assert HardStateFile(Folder(folder_of(path)), own="000-a").read(session=RUN) is None
     assert ensure_votable_identity(path, Folder, listed=False, on_status=pytest.fail) == path
 
 
@@ -239,7 +239,7 @@ def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
     with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: restart it as worker 1"):
         asyncio.run(file.write(again))
-    assert HardStateFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, (
+    assert HardStateFile(Folder(folder_of(path)), own="001-x").read(session=RUN) == first, (
         "what it voted for is not forgotten"
     )
 

@@ -16,6 +16,7 @@ from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.signed_payload import sign_payload
+from outerloop.types import Round
 from tests.support.swarm.memory_keys import trust_of
 
 NAME = "003-liar"
@@ -48,7 +49,7 @@ class Peer:
         self.offered, self.store, self.held = Offered(), RoundStore(Folder(folder)), list[Participant]()
         self.trust = trust_of("honest")
         context = SimpleNamespace(
-            trust=self.trust, session="r", report_stored=lambda number, one: self.held.append(one)
+            trust=self.trust, session="r", round_of=Round, report_stored=lambda number, one: self.held.append(one)
         )
         self.pulls = PayloadDownloads(cast(RoundContext, context), cast(Bulk, self.offered), self.store, max_bytes=1000)
 

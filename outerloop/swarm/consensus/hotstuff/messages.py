@@ -142,7 +142,7 @@ def _lock(value: Any, number: int, head: bytes, view: int) -> Lock | None:
     lock = Lock.from_map(value)
     if (lock.commit.number, lock.commit.parent) != (number, head) or lock.view >= view:
         raise MalformedMessage(
-            "a report must name a lock of an earlier view of the same number and chain; got one of"
+            "a report must name a lock of an earlier view of the same round and chain; got one of"
             f" commit {lock.commit.number}, view {lock.view}, in a report for commit {number}, view {view}"
         )
     return lock
