@@ -22,8 +22,8 @@ from outerloop.config.options.search_path import config_dir
 from outerloop.config.options.sweep_check import hydra_settings, load_combinations
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
-from outerloop.launcher import sweep_stop
 from outerloop.launcher.supervisor import WorkerCrashed
+from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.launcher.train import train
 from outerloop.output import print_error, print_leniently
 from outerloop.report import runs, terminal
@@ -45,7 +45,7 @@ def multirun(overrides: list[str]) -> int:
 
     Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
     launchers may run jobs in other processes or on other machines. If the sweep is interrupted, its jobs on this
-    machine save and end first (sweep_stop.py). Only recorded failures are printed then: the other runs can be resumed,
+    machine save and end first (sweep/stop.py). Only recorded failures are printed then: the other runs can be resumed,
     as their last lines state.
     """
     overrides = complete(overrides)

@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 
 from outerloop.commands import main, report
 from outerloop.config import load, run_directory
-from outerloop.launcher import multirun, sweep_stop, train
+from outerloop.launcher import multirun, train
 from outerloop.launcher.run_info import with_short_names
+from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.report import runs
 from outerloop.state import checkpoint
 from outerloop.types import Terminated, UserError
