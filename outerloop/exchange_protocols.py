@@ -1,6 +1,7 @@
 """Optional protocols of an exchange, and functions that use a protocol or, if the exchange lacks it, a default.
 
 Replicated     a majority decides which messages form a round; a peer may miss rounds, or join late and fetch the state
+JoinsAtRound   the first round of this peer is the one that was passed to `join`
 Chained        each round is a commit of a chain, whose hash identifies the history of the run
 Meeting        all peers exchange bytes outside of rounds
 StateSender    sends the initial state to some peers more cheaply than through a meeting
@@ -93,6 +94,21 @@ def shares_rank(exchange: Exchange) -> bool:
     """Return whether this peer joined late and has the same rank as a member of the run."""
     majority = replicated(exchange)
     return majority is not None and majority.late_joiner and majority.shares_rank
+
+
+@runtime_checkable
+class JoinsAtRound(Protocol):
+    """An exchange whose first round is the one that was passed to `join`."""
+
+    @property
+    def joined_round(self) -> Round | None:
+        """The round at which this peer joined with the others; None before `join`, and if it joined late."""
+        ...
+
+
+def joined_round(exchange: Exchange) -> Round | None:
+    """Return the round at which this peer joined, or None if it joined late or may start at any round."""
+    return exchange.joined_round if isinstance(exchange, JoinsAtRound) else None
 
 
 @runtime_checkable

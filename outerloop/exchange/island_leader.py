@@ -13,6 +13,7 @@ from outerloop.exchange_protocols import (
     Replicated,
     counters,
     first_commit,
+    joined_round,
     landed_commit,
     late_joiner,
     metered,
@@ -61,9 +62,10 @@ class LeaderExchange:
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.is_leader else None
         self.behind: StateTransferRequired | None = None
-        info, self.peer, self.rank, self.size, self.late_joiner, self.shares_rank = self.at_leader(
-            lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x), shares_rank(x)]
+        info, self.peer, self.rank, self.size, self.late_joiner, self.shares_rank, joined = self.at_leader(
+            lambda x: [asdict(x.info), x.peer, x.rank, x.size, late_joiner(x), shares_rank(x), to_pair(joined_round(x))]
         )
+        self.joined_round = Round(*joined) if joined else None
         self.info = Capabilities(**info | {"concurrent": info["concurrent"] and ranks.supports_tags})
         self.launch_ranks = ranks.with_tag() if self.info.concurrent else ranks
 
@@ -199,6 +201,11 @@ def broadcast_error(error: Exception, ranks: RankGroup) -> None:
     """Send the error that the leader is about to raise to the other processes."""
     kind = type(error).__name__
     ranks.broadcast(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
+
+
+def to_pair(round: Round | None) -> list[int]:
+    """Convert a round to its number and fragment, and None to an empty list, which can be serialized."""
+    return [round.number, round.fragment] if round else []
 
 
 def to_tree(contributions: Sequence[Contribution]) -> list[Any]:

@@ -56,6 +56,7 @@ class SwarmGather(SwarmExchange):
         self._join_timeout_s = options.join_timeout_s
         self._formed = False
         self.first_commit = self.landed_commit = b""
+        self.joined_round: Round | None = None
         if options.reform:
             self._on_status(
                 "exchange.reform=true removes all absent peers from this run: make sure that they have stopped"
@@ -161,6 +162,7 @@ class SwarmGather(SwarmExchange):
         if not self._formed:
             self.form()
         self.node.call(self._begin(self._commit_number(first)), timeout_s=CALL_S)
+        self.joined_round = None if self.late_joiner else first
 
     def decided(self, round: Round) -> bool:
         """Return whether a majority has decided a round.

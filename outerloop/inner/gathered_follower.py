@@ -57,7 +57,7 @@ class GatheredFollower:
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
     """Execute the leader's commands until it sends "leave". Raises UserError or LeaderFailed if the leader fails."""
-    follower = Follower(outer.island)
+    follower = Follower(outer.island, outer.model)
     while (command := follower.recv_command())["do"] != "leave":
         if command["do"] == "step":
             outer.inner_step = command["inner_step"]

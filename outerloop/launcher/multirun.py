@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from outerloop.config.options.sweep_check import hydra_settings, load_combinatio
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
+from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.launcher.train import train
 from outerloop.output import print_error, print_leniently
 from outerloop.report import runs, terminal
@@ -30,6 +33,9 @@ from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 SWEEP_DIR = "hydra.sweep.dir="
+LOCAL_LAUNCHERS = ("JoblibLauncher", "LocalLauncher")
+"""Hydra's launchers that run jobs in other processes of this machine: joblib and submitit_local."""
+CLUSTER_LAUNCHER = "SlurmLauncher"
 NO_SUBFOLDER = "hydra.output_subdir=null"
 """Keeps hydra from writing to a job's folder, which may contain a run of another configuration."""
 
@@ -38,8 +44,9 @@ def multirun(overrides: list[str]) -> int:
     """Check the combinations of options, run the sweep, and print a table of the runs and the reason for each failure.
 
     Return exit code 1 if any run failed, else 0. Failures are detected from the files in the sweep's folder, because
-    launchers may run jobs in other processes or on other machines. If the sweep is interrupted, only recorded failures
-    are printed: the other runs can be resumed, as their last lines state.
+    launchers may run jobs in other processes or on other machines. If the sweep is interrupted, its jobs on this
+    machine save and end first (sweep/stop.py). Only recorded failures are printed then: the other runs can be resumed,
+    as their last lines state.
     """
     overrides = complete(overrides)
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
@@ -54,12 +61,18 @@ def multirun(overrides: list[str]) -> int:
         print_error(f"outerloop: {warning}")
     folder = sweep_folder(overrides)
     sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
+    sweep_stop.sweep_process = os.getpid()
+    sweep_stop.forget_stop(folder)
+    launcher = hydra_settings(overrides).launcher._target_.rpartition(".")[2]
     interrupted = False
     try:
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
+        with sweep_stop.waiting_for_jobs(folder) if launcher in LOCAL_LAUNCHERS else nullcontext():
+            hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(run_job)()
         print_report(folder)
     except KeyboardInterrupt:
         interrupted = True
+        if launcher == CLUSTER_LAUNCHER:
+            print_error("the jobs on the cluster continue: run scancel JOB to end one, which saves a checkpoint first")
         raise
     finally:
         failed = failed_runs(folder, interrupted=interrupted)
@@ -122,6 +135,23 @@ def refusal_file(folder: Path) -> Path:
 
 
 def run_job(settings: DictConfig) -> float:
+    """Train one run of the sweep, and return its validation loss, or infinity if it died or was stopped.
+
+    In the process that runs the sweep, a job that is interrupted raises KeyboardInterrupt instead.
+    """
+    folder = Path(HydraConfig.get().sweep.dir)
+    if sweep_stop.must_stop(folder):
+        return float("inf")
+    try:
+        with sweep_stop.stopping_with_sweep(folder):
+            return train_job(settings)
+    except KeyboardInterrupt:  # the job has saved, and its last line states how to resume it
+        if sweep_stop.in_sweep_process():
+            raise
+        return float("inf")
+
+
+def train_job(settings: DictConfig) -> float:
     """Train one run of the sweep in its numbered folder. Return its validation loss, or infinity if it died.
 
     The settings that hydra has composed are loaded again, which completes them as for a single run, and checks values

@@ -12,7 +12,7 @@ are better, because they need no gathering and no memory for full tensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -95,6 +95,10 @@ class Gathered(Island):
         if self.ranks.is_leader:
             self.send_command(work, **details)
 
+    def to_global(self, name: str, x: Tensor) -> Tensor:
+        """Return x, because the leader's outer state consists of full tensors."""
+        return x
+
     def full_tensors(self, slow: Tensors, *, keep: bool) -> Tensors:
         """Return the tensors, which are already full, on the CPU, or an empty dictionary if `keep` is False."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
@@ -125,14 +129,21 @@ class Gathered(Island):
 class Follower:
     """Replaces the outer loop on the non-leader ranks of a gathered island. It is attached in the same way.
 
-    The attribute `inner_step` equals that of the leader's outer loop.
+    The attribute `inner_step` equals that of the leader's outer loop. The other attributes describe outer state, which
+    only the leader has.
+
+    Args:
+        island: the island, which holds the trained parameters.
+        model: the model, as passed to `from_recipe`.
     """
 
     is_attached = notifies_updates = False
+    residual_share = momentum_share = 0.0
+    spare_bytes = slow_hash = 0
 
-    def __init__(self, island: Gathered) -> None:
-        self.island = island
-        self.inner_step = 0
+    def __init__(self, island: Gathered, model: Module) -> None:
+        self.island, self.model = island, model
+        self.inner_step, self.slow = 0, Tensors()
 
     def before_update(self) -> float:
         """Return 0, the seconds spent waiting: nothing reads the weights between two calls of `after_inner_step`."""
@@ -152,6 +163,23 @@ class Follower:
             yield
         finally:
             self.serve()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner step, because only the leader has outer state."""
+        return {"inner_step": self.inner_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the inner step to that of a state of this rank or of the leader, which must load its state as well.
+
+        Raises UserError if `state` has no inner step.
+        """
+        step = state.get("inner_step") if isinstance(state, Mapping) else None
+        if not isinstance(step, int):
+            raise UserError(
+                "state of a Follower must be the result of its state_dict(), or of that of the island's first rank:"
+                " load the file that this rank has saved"
+            )
+        self.inner_step = step
 
     def serve(self) -> None:
         """Take part in the leader's reads and writes until it lets this rank continue.

@@ -23,7 +23,16 @@ from torch.nn import Module, Parameter
 
 from outerloop import wire
 from outerloop.replica.parameter_checks import check_trainable
-from outerloop.replica.sharding import describe_layout, full_tensors, is_sharded, plain_name, reshard, to_local, unwrap
+from outerloop.replica.sharding import (
+    describe_layout,
+    full_tensors,
+    is_sharded,
+    plain_name,
+    reshard,
+    to_global,
+    to_local,
+    unwrap,
+)
 from outerloop.types import Result, Tensors, UserError
 
 
@@ -84,6 +93,10 @@ class Island:
     def local_shard(self, name: str) -> Tensor:
         """Return this process's part of a parameter (all of it, or a shard), sharing memory with the model."""
         return to_local(self.params[name].detach())
+
+    def to_global(self, name: str, x: Tensor) -> Tensor:
+        """Convert this process's part of a tensor of the outer state to a tensor with the parameter's global shape."""
+        return to_global(x, self.params[name]).to(x.device)
 
     def to_state_device(self, x: Tensor) -> Tensor:
         """Return x on the device of the outer state: x itself if that is the model's device, otherwise a copy."""

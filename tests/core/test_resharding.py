@@ -19,9 +19,11 @@ from outerloop.core.state import distributed_checkpoint
 from outerloop.feedback.residual_storage import EightBit, dense
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.replica import sharding
+from outerloop.replica.gathered import Follower, Gathered
+from outerloop.replica.rank_group import RankGroup
 from outerloop.replica.sharding import full_tensor, to_global
 from outerloop.state import canonical
-from outerloop.types import UserError
+from outerloop.types import Round, UserError
 from tests.support import process_group, sharded_islands, toy
 from tests.support.sharded_islands import CHUNKS, EVEN, ODD, Net
 
@@ -132,6 +134,106 @@ def test_a_rank_holds_what_it_was_said_to_hold(lived, name):
         assert math.isclose(sum(said.values()), sum(real.values()), rel_tol=0.1)
         for part, size in real.items():
             assert math.isclose(said[part], size, rel_tol=0.1, abs_tol=128), part
+
+
+def gathered(rank, *options, **more):
+    """A net on two ranks, its optimizer, and its outer loop: an island without others, whole on the first rank."""
+    net = sharded_islands.shard(Net(**ODD), init_device_mesh("cpu", (2,)))
+    optimizer, exchange = torch.optim.AdamW(net.parameters(), lr=0.01), None if rank else toy.alone()
+    if folder := more.pop("resumes", None):
+        more["state"] = distributed_checkpoint.load_state(folder, optimizer, net, gathered=True)
+    options = ["schedule.sync_every=3", *RUNS["uneven"][2], *options]
+    outer = outerloop.from_recipe("diloco", net, *options, exchange=exchange, gathered=True, **more)
+    return net, optimizer, outer
+
+
+def standing(net, optimizer, outer):
+    """Full fast weights, the slow weights of the first rank, and the inner step."""
+    fast = {name: full_tensor(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
+    return {"fast": fast, "slow": {name: x.clone() for name, x in outer.slow.items()}, "step": outer.inner_step}
+
+
+def refusals(rank, folder):
+    """What all ranks of a gathered island raise although only the first one finds the mistake."""
+    _, optimizer, outer = gathered(rank)
+    if rank == 0:
+        outer.exchange.joined_round = Round(7)
+    with pytest.raises(UserError, match=r"joined the run at round 8, .* continues at round 2: pass the state"):
+        distributed_checkpoint.load(folder, optimizer, outer)
+    with pytest.raises(UserError, match="state is empty"):
+        gathered(rank, state={})
+    eager = gathered(rank, "eager=true", "feedback=none", "schedule.sync_every=2", "schedule.delay=2")
+    go_on(*eager, [rank], range(3))
+    with pytest.raises(UserError, match=r"eager=false schedule\.delay=0"):
+        distributed_checkpoint.save(folder, *eager[1:])
+
+
+def gathered_lives(rank, *, folder):
+    """One of two ranks that save, train on, and resume: loaded after and before the run is joined."""
+    first = gathered(rank)
+    kept = {"estimated": estimate(first[2], first[1]).parts}
+    go_on(*first, [rank], range(SAVED))
+    distributed_checkpoint.save(folder / "saved", *first[1:])
+    kept["saved"] = standing(*first)
+    go_on(*first, [rank], range(SAVED, STEPS))
+    kept["end"] = standing(*first)
+    refusals(rank, folder / "saved")
+    for way, options in {"after": {}, "before": {"resumes": folder / "saved"}}.items():
+        again = gathered(rank, **options)
+        if way == "after":
+            distributed_checkpoint.load(folder / "saved", *again[1:])
+        kept[f"loaded {way}"] = standing(*again)
+        go_on(*again, [rank], range(SAVED, STEPS))
+        kept[f"end {way}"] = standing(*again)
+    return kept
+
+
+def test_a_gathered_island_resumes_bit_for_bit(tmp_path):
+    ranks = process_group.together(2, functools.partial(gathered_lives, folder=tmp_path), tmp_path)
+    for told in ranks:
+        for place, ways in {"saved": ("loaded after", "loaded before"), "end": ("end after", "end before")}.items():
+            for way in ways:
+                assert told[way]["step"] == {"saved": SAVED, "end": STEPS}[place]
+                torch.testing.assert_close(told[way], told[place], rtol=0, atol=0)
+    parts = [told["estimated"] for told in ranks]
+    assert parts[0]["slow"] > 0 == parts[1]["slow"] == parts[1]["momentum"] and parts[1]["parameters"] > 0
+    alone = resumed("uneven", None, tmp_path / "saved", [0, 1])  # one process may continue what two have saved
+    for name, x in ranks[0]["end"]["slow"].items():
+        torch.testing.assert_close(alone["end"][f"slow {name}"], x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_follower_has_an_inner_step_and_no_other_state():
+    island = Gathered(net := Net(**EVEN), RankGroup(None))
+    follower = Follower(island, net)
+    follower.load_state_dict({"inner_step": 4})
+    assert follower.state_dict() == {"inner_step": 4} and (follower.slow, follower.slow_hash) == ({}, 0)
+    for wrong in ({}, "step.pt"):
+        with pytest.raises(UserError, match="state of a Follower must be the result of its state_dict"):
+            follower.load_state_dict(wrong)
+
+
+def test_a_swarm_resumes_from_a_checkpoint_that_is_loaded_before_it_is_joined(tmp_path):
+    """Loaded afterwards, its first round is another one than that at which this peer has joined."""
+
+    def joined(net, folder, **more):
+        options = ["schedule.sync_every=3", *RUNS["uneven"][2]]
+        return outerloop.from_recipe("diloco", net, *options, peers=1, run_dir=tmp_path / folder, **more)
+
+    net, optimizer, outer = begun("uneven", None)
+    go_on(net, optimizer, outer, [0, 1], range(SAVED))
+    distributed_checkpoint.save(tmp_path / "saved", optimizer, outer)
+    saved = everything(net, optimizer, outer)
+    said = r"joined the run at round 1, .* continues at round 2: .*load_state\("
+    with joined(net, "late") as late, pytest.raises(UserError, match=said):
+        distributed_checkpoint.load(tmp_path / "saved", optimizer, late)
+    net = Net(**ODD)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    state = distributed_checkpoint.load_state(tmp_path / "saved", optimizer, net)
+    with joined(net, "in time", state=state) as again:
+        torch.testing.assert_close(everything(net, optimizer, again), saved, rtol=0, atol=0)
+        go_on(net, optimizer, again, [0, 1], range(SAVED, STEPS))
+        assert (again.last_landed, again.inner_step) == (Round(1), STEPS)
+        distributed_checkpoint.load(tmp_path / "saved", optimizer, again)  # a round that it has passed
 
 
 def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,12 @@ from outerloop.commands import main, report
 from outerloop.config import load, run_directory
 from outerloop.launcher import multirun, train
 from outerloop.launcher.run_info import with_short_names
+from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.report import runs
-from outerloop.types import UserError
+from outerloop.state import checkpoint
+from outerloop.types import Terminated, UserError
+from tests.support.swarm.loopback import eventually
+from tests.support.train_processes import rounds_done
 
 SMALL = (
     "exchange=inprocess model=nano workers=2 rounds=1 schedule.sync_every=1 eval.sequences=4 inner.batch=2 threads=1"
@@ -212,6 +219,94 @@ def test_an_interrupted_job_has_not_died(trained, monkeypatch, tmp_path, capsys)
         multirun.multirun([*SMALL.split(), "seed=0,1", f"hydra.sweep.dir={tmp_path}"])
     died = [line for line in capsys.readouterr().err.splitlines() if "died" in line]
     assert died == [f"outerloop: {tmp_path}/0 died: no space left"]
+
+
+def runs_until_signalled(monkeypatch, folder, number):
+    """The value of a job in a process of its own, whose training is a wait in which this signal arrives."""
+    hydra = {"sweep": {"dir": str(folder)}, "job": {"num": 0}, "overrides": {"task": [], "hydra": []}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
+    monkeypatch.setattr(sweep_stop, "sweep_process", None)
+    monkeypatch.setattr(sweep_stop, "LOOK_S", 0.01)
+
+    def wait(config, *, overrides):
+        if number is None:
+            sweep_stop.request_stop(folder)
+        else:
+            os.kill(os.getpid(), number)
+        time.sleep(0.3)
+        return {"val_loss": 1.0}
+
+    monkeypatch.setattr(multirun, "train", wait)
+    return multirun.run_job(load.load([*SMALL.split(), f"run_dir={folder}/0"]))
+
+
+@pytest.fixture
+def bypassed():
+    """SIGTERM has no effect, as in a job of submitit; afterwards, this handler must still be there."""
+    said = []
+    earlier = signal.signal(signal.SIGTERM, lambda number, frame: said.append(number))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield said
+    assert signal.getsignal(signal.SIGTERM) is handler
+    signal.signal(signal.SIGTERM, earlier)
+
+
+def test_sigterm_stops_a_job_of_submitit(bypassed, tmp_path, monkeypatch):
+    assert runs_until_signalled(monkeypatch, tmp_path, signal.SIGTERM) == float("inf") and not bypassed
+    assert multirun.failed_runs(tmp_path, interrupted=True) == []
+
+
+def test_a_job_in_a_process_of_its_own_leaves_ctrl_c_to_the_sweep(bypassed, tmp_path, monkeypatch):
+    assert runs_until_signalled(monkeypatch, tmp_path, signal.SIGINT) == 1.0
+
+
+def test_a_sweep_stops_its_jobs_and_those_that_have_not_begun(bypassed, tmp_path, monkeypatch):
+    assert runs_until_signalled(monkeypatch, tmp_path, None) == float("inf")
+    assert runs_until_signalled(monkeypatch, tmp_path, signal.SIGINT) == float("inf"), "the request is still there"
+    sweep_stop.forget_stop(tmp_path)
+    assert runs_until_signalled(monkeypatch, tmp_path, signal.SIGINT) == 1.0
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize("then", [None, RuntimeError("the pool is broken")])
+def test_a_sweep_that_is_interrupted_waits_for_its_jobs(number, error, then, tmp_path, capsys):
+    done = []
+    with pytest.raises(error) as raised, sweep_stop.waiting_for_jobs(tmp_path):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        done.append(sweep_stop.must_stop(tmp_path))
+        if then:
+            raise then
+    assert done == [True] and raised.type is error
+    assert capsys.readouterr().err.count("waiting until all jobs have stopped") == 1
+
+
+def test_a_sweep_that_is_interrupted_twice_ends_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt), sweep_stop.waiting_for_jobs(tmp_path):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        pytest.fail("the second one did not end the block")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "number"), [("joblib", signal.SIGINT), ("submitit", signal.SIGTERM)])
+def test_jobs_in_processes_of_their_own_save_before_the_sweep_ends(launcher, number, tmp_path):
+    """Ctrl-C reaches all processes of the terminal, SIGTERM only the sweep."""
+    options = [*SMALL.split(), "rounds=100000", "checkpoint.every=1000000", "seed=0,1", *LAUNCHERS[launcher]]
+    command = [sys.executable, "-m", "outerloop", "train", "-m", *options, f"hydra.sweep.dir={tmp_path}/sweep"]
+    jobs = [tmp_path / "sweep" / str(job) for job in (0, 1)]
+    with (tmp_path / "log").open("w") as log:
+        sweep = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+    try:
+        assert eventually(lambda: all(rounds_done(job) > 2 for job in jobs), limit_s=120)
+        (os.killpg if number == signal.SIGINT else os.kill)(sweep.pid, number)
+        code = sweep.wait(60)
+    finally:
+        sweep.kill()
+    assert code == 128 + number, (tmp_path / "log").read_text()
+    assert all(checkpoint.sealed(job) for job in jobs), (tmp_path / "log").read_text()
+    assert "waiting until all jobs have stopped" in (tmp_path / "log").read_text()
 
 
 @pytest.fixture

@@ -124,7 +124,8 @@ def from_recipe(
         replicas: process group of the ranks that hold copies of this model and average their gradients. They are one
             peer, and the first of them sends. Needed only if the model's wrapper does not provide this group.
         run_dir: folder for this peer's key and the record of its votes. Each peer needs a separate folder.
-        state: `state_dict` of an outer loop to resume from. The model must hold the weights of the same inner step.
+        state: `state_dict` of an outer loop to resume from, or the result of `resharding.load_state`. The model must
+            hold the weights of the same inner step. In a gathered island, only the first rank reads its state.
         gathered: exchange full tensors, so that islands may be sharded differently. The first rank of each island holds
             the outer state. The other ranks get a Follower, which is attached in the same way as an outer loop. Must be
             equal on all islands.
@@ -138,7 +139,7 @@ def from_recipe(
     """
     check_arguments(recipe, model, overrides, steps)
     check_connection(exchange, mesh, dim, replicas)
-    if state is not None:
+    if state is not None and not gathered:
         check_state(state)
     addresses = address_list(initial_peers)
     short = {"exchange.peers": peers, "schedule.sync_every": sync_every, "exchange.initial_peers": addresses or None}
@@ -168,9 +169,13 @@ def from_recipe(
         )
 
     if isinstance(island, Gathered):
-        return start_on_leader(
-            island, lambda: start_loop(settings, model, island, join(leads_others=True), state, steps)
-        )
+
+        def start() -> OuterLoop:
+            if state is not None:
+                check_state(state)
+            return start_loop(settings, model, island, join(leads_others=True), state, steps)
+
+        return start_on_leader(island, model, start)
     together = exchange is None and group is None and shards > 1
     if together:
         refuse_shards_over_ranks(settings, shards)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 from torch import distributed as dist
+from torch.nn import Module
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
@@ -31,13 +32,13 @@ def join_as_one_peer(
     return ReplicatedIsland.joining(join_shards, ranks=RankGroup(copies)) if copies else join_shards()
 
 
-def start_on_leader(island: Gathered, start: Callable[[], OuterLoop]) -> OuterLoop | Follower:
+def start_on_leader(island: Gathered, model: Module, start: Callable[[], OuterLoop]) -> OuterLoop | Follower:
     """Return the outer loop on the leader of a gathered island, and a Follower on each of its other ranks.
 
     start: joins the run and creates the outer loop. Only the leader calls it, while the others execute its commands.
     """
     if not island.ranks.is_leader:
-        follower = Follower(island)
+        follower = Follower(island, model)
         follower.serve()
         return follower
     with island.followers_serving():

@@ -8,6 +8,9 @@
 Every rank writes its own shards. When loading, every rank reads the shards that it needs. An 8-bit residual is
 written as float32, because its quantization blocks depend on how it is sharded. It is quantized again after loading.
 
+The leader of a gathered island (gathered.py) writes and reads slow weights, residual and momentum as full tensors, and
+its followers only their shards of the model and the inner optimizer. The checkpoint is the same as one of shards.
+
 Four things are not written because they depend on the sharding: rounds in flight, the tensors that peers agreed on for
 the next round, the norms of the last rounds, and what a compressor learned from its own messages. The progress of a
 round in flight is not lost: the next round contains it, as after a failed round. But with eager updates, the slow
@@ -31,8 +34,11 @@ from torch.optim import Optimizer
 
 from outerloop.core.outer_loop import OuterLoop
 from outerloop.feedback.residual_storage import dense
+from outerloop.replica.gathered import Follower, Gathered
 from outerloop.replica.inner_state import inner_state, set_inner_state
-from outerloop.replica.sharding import process_group, to_global, to_local
+from outerloop.replica.island import Island
+from outerloop.replica.rank_group import RankGroup
+from outerloop.replica.sharding import process_group, to_local, unwrap_forward
 from outerloop.state import canonical
 from outerloop.state.dcp_files import Planner, Reader, Writer
 from outerloop.state.dcp_index import parse_dtype
@@ -47,18 +53,29 @@ Its value is the name of the parameter with the same sharding. The placeholder a
 """
 
 
-def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
+def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop | Follower) -> None:
     """Save the model, the inner optimizer and the outer state. Every rank of the island must call this.
 
     Args:
         folder: a folder that all ranks of the island can access, used for this checkpoint only.
         optimizer: the inner optimizer, or None to save no optimizer.
-        outer: the outer loop, which also provides the model.
+        outer: the outer loop, which also provides the model; on the followers of a gathered island, the Follower.
 
     Raises:
         UserError: if a round is in flight and the run uses eager updates, or if a tensor of the outer
             state is not sharded like the parameter to which it belongs.
     """
+    if isinstance(outer, Follower):
+        outer.serve()
+        state: dict[str, Any] = {}
+    else:
+        with outer.island.followers_serving():
+            state = outer_part(outer)
+    write(folder, inner_state(optimizer, outer.model) | state, outer.model)
+
+
+def outer_part(outer: OuterLoop) -> dict[str, Any]:
+    """Return the outer state as the entries of a checkpoint. Raises the errors of `save`."""
     if outer.in_flight and outer.loop.lander.eager:
         raise UserError(
             "cannot save a sharded checkpoint while a round is in flight, which is always so with eager=true: start the"
@@ -67,26 +84,80 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}
     tree = parted(lasting, outer, shards)
-    rest = torch.frombuffer(bytearray(canonical.pack(tree)), dtype=torch.uint8)
-    write(folder, inner_state(optimizer, outer.model) | {"outer": shards, "rest": rest}, outer.model)
+    return {"outer": shards, "rest": torch.frombuffer(bytearray(canonical.pack(tree)), dtype=torch.uint8)}
 
 
-def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
+def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop | Follower) -> None:
     """Load a checkpoint that `save` wrote, with any number of ranks. Every rank of the island must call this.
 
+    In a swarm, call `load_state` before `from_recipe` instead: a peer joins the run at the round of its state.
     Loading executes no content of the folder, and checks the folder's index before it loads anything.
+
+    Raises:
+        UserError: if there is no checkpoint, if the checkpoint is invalid or belongs to another model, or if this peer
+            has joined a run at another round than that of the checkpoint.
+    """
+    if isinstance(outer, Follower):
+        read_state(folder, optimizer, outer.model, outer.island, no_values(outer.island))
+        outer.serve()
+        return
+    state = read_state(folder, optimizer, outer.model, outer.island, outer.slow)
+    with outer.island.followers_serving():
+        outer.load_state_dict(state)
+        outer.island.run_on_followers("move", inner_step=outer.inner_step)
+
+
+def load_state(
+    folder: str | Path, optimizer: Optimizer | None, model: Module, *, gathered: bool = False
+) -> dict[str, Any]:
+    """Load the model and the inner optimizer that `save` wrote, and return the outer state for `from_recipe`.
+
+    Pass the result on every rank: from_recipe(..., state=state). Every rank of the island must call this, before
+    `from_recipe`. The number of ranks may differ from that of the ranks that saved.
+
+    Args:
+        folder: the folder of the checkpoint.
+        optimizer: the inner optimizer, or None to load no optimizer.
+        model: the model that is passed to `from_recipe`.
+        gathered: as for `from_recipe`.
 
     Raises:
         UserError: if there is no checkpoint, or if the checkpoint is invalid or belongs to another model.
     """
+    model = unwrap_forward(model)
+    if not gathered:
+        island = Island(model)
+        values = {name: torch.empty_like(island.local_shard(name), device="cpu") for name in island.params}
+        return read_state(folder, optimizer, model, island, values)
+    island = Gathered(model, ranks := RankGroup(process_group(model)))
+    if ranks.is_leader:
+        full = {name: torch.empty(p.shape) for name, p in island.params.items()}
+        return read_state(folder, optimizer, model, island, full)
+    state = read_state(folder, optimizer, model, island, no_values(island))
+    return {"inner_step": state["inner_step"]}
+
+
+def no_values(island: Island) -> Tensors:
+    """Return tensors without memory in place of the slow weights, for a rank that has no outer state."""
+    return {name: torch.empty(p.shape, device="meta") for name, p in island.params.items()}
+
+
+def read_state(
+    folder: str | Path, optimizer: Optimizer | None, model: Module, island: Island, like: Tensors
+) -> dict[str, Any]:
+    """Load the model and the inner optimizer in place, and return the outer state.
+
+    like: by parameter name, tensors with the shape and device of the slow weights of this rank; on the meta device if
+    this rank has no outer state. Raises UserError if the checkpoint is invalid or belongs to another model.
+    """
     held = Reader(Path(folder)).metadata.state_dict_metadata
-    tree = rest_of(folder, held, outer.model)
-    if (saved := set(tree["slow"])) != (here := set(outer.slow)):
+    tree = rest_of(folder, held, model)
+    if (saved := set(tree["slow"])) != (here := set(like)):
         raise UserError(
             f"{folder} holds a checkpoint of another model: only one of the two models has"
             f" {', '.join(sorted(map(printable, saved ^ here)))}"
         )
-    for name, p in outer.island.params.items():
+    for name, p in island.params.items():
         there = held.get(f"outer.slow/{name}")
         shape = list(there.size) if isinstance(there, TensorStorageMetadata) else "no tensor"
         if shape != list(p.shape):
@@ -96,11 +167,12 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
             )
     shards: Tensors = {}
     try:
-        prepare(tree, outer, shards)
+        prepare(tree, island, like, shards)
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{folder} does not hold the state of an outer loop") from error
-    load_inner(folder, optimizer, outer.model, {"outer": shards})
-    outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
+    own = {path: x for path, x in shards.items() if not x.is_meta}
+    load_inner(folder, optimizer, model, {"outer": own})
+    return put_together(tree, shards) | OF_A_ROUND
 
 
 def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str, Any]:
@@ -168,7 +240,7 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
     x = dense(tree)
     if isinstance(x, Tensor) and name and x.shape == outer.slow[name].shape:
-        shards["/".join(map(str, path))] = to_global(x, outer.island.params[name]).to(x.device)
+        shards["/".join(map(str, path))] = outer.island.to_global(name, x)
         return {SHARD: name, "dtype": str(x.dtype).removeprefix("torch.")}
     if isinstance(x, Tensor) and name and x.numel() > 1:
         raise UserError(
@@ -192,17 +264,19 @@ def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
     return next(name for name, x in outer.slow.items() if x is params[key])
 
 
-def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
-    """For each placeholder in the tree, allocate a tensor in `shards` with the sharding of this island's parameter."""
+def prepare(tree: Any, island: Island, like: Tensors, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
+    """For each placeholder in the tree, allocate a tensor in `shards` with the sharding of the outer state.
+
+    like: by parameter name, tensors with the shape and device of the slow weights.
+    """
     if not isinstance(tree, dict):
         return
     if SHARD in tree:
-        like = outer.slow[tree[SHARD]]
-        x = torch.zeros_like(like, dtype=parse_dtype(tree["dtype"]))
-        shards["/".join(map(str, path))] = to_global(x, outer.island.params[tree[SHARD]]).to(x.device)
+        x = torch.zeros_like(like[tree[SHARD]], dtype=parse_dtype(tree["dtype"]))
+        shards["/".join(map(str, path))] = x if x.is_meta else island.to_global(tree[SHARD], x)
         return
     for key, below in tree.items():
-        prepare(below, outer, shards, (*path, key))
+        prepare(below, island, like, shards, (*path, key))
 
 
 def put_together(tree: Any, shards: Tensors, path: tuple[Any, ...] = ()) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from outerloop.core.loop import RoundLoop
+from outerloop.core.round_scheduler import next_round
+from outerloop.exchange_protocols import joined_round
 from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts
-from outerloop.types import UserError
+from outerloop.types import Round, UserError
 
 
 class OuterState:
@@ -38,14 +41,16 @@ class OuterState:
         """Restore a state returned by `evolved`, with copies of its tensors, and restart the rounds in flight.
 
         Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
-        another number of fragments, if a part of another class saved the state of a part, or if it contains a round in
-        flight that the options of this run would land differently.
+        another number of fragments, if a part of another class saved the state of a part, if it contains a round in
+        flight that the options of this run would land differently, or if this peer has joined a run at another round
+        than that of the state.
         """
         launcher = self.loop.launcher
         check_state(state)
         check_fragments(state, launcher.schedule.fragments)
         state = unwrap_parts(state)
         check_landing(state, launcher.pipeline.landing_form())
+        self.check_position(state)
         launcher.wait()
         self.loop.early.end()
         launcher.replica.load_slow(state.pop("slow"))  # copies
@@ -55,6 +60,31 @@ class OuterState:
                 load_part(name, part, state.get(name, {}))  # missing in checkpoints of older runs
         self.loop.inner_step = state["inner_step"]
         launcher.resume(state["samples"], state["in_flight"])
+
+    def check_position(self, state: Mapping[str, Any]) -> None:
+        """Raise UserError if this peer has joined a run in which it cannot continue from `state`.
+
+        No peer has the rounds before the one at which it joined, and none can skip rounds that are not decided yet.
+        """
+        joined = joined_round(self.loop.exchange)
+        if joined is None:
+            return
+        first, reached = self.first_round(state), self.loop.scheduler.next_round(self.loop.inner_step)
+        if not joined <= first <= max(joined, reached):
+            raise UserError(
+                f"this peer has joined the run at {joined}, and cannot load a state that continues at {first}:"
+                ' pass the state to from_recipe, as state=saved["outer"] or, for a folder of'
+                " resharding.save, as state=resharding.load_state(folder, optimizer, model)"
+            )
+
+    def first_round(self, state: Mapping[str, Any]) -> Round:
+        """Return the first round that is exchanged after `state` is loaded: one in flight, or else the next launch."""
+        in_flight = [Round(*flight["round"]) for flight in state["in_flight"]]
+        schedule = self.loop.launcher.schedule
+        if self.parts.get("schedule"):
+            schedule = copy.copy(schedule)
+            load_part("schedule", schedule, state.get("schedule", {}))
+        return min([*in_flight, next_round(schedule, state["inner_step"])])
 
 
 def check_landing(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -1,0 +1,123 @@
+"""Stop the jobs of a sweep that run in other processes of this machine, so that each saves a checkpoint.
+
+    this process    after the first Ctrl-C or SIGTERM, creates the file STOP in the folder of the sweep, and waits for
+                    the jobs; after the second one, it ends
+    each job        once the file exists, does the same as after SIGTERM: it saves and ends; no further job starts
+
+Without this, joblib kills its processes as soon as this process raises KeyboardInterrupt, and submitit's jobs train on
+after the end of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from outerloop.output import print_error
+from outerloop.types import Terminated, raise_terminated
+
+sweep_process: int | None = None
+"""Id of the process that runs the sweep, in that process; None in the processes of jobs."""
+STOP = ".stop"
+"""File in the folder of a sweep whose jobs must stop."""
+LOOK_S = 0.5
+"""Seconds after which a job looks for the file again."""
+
+
+@contextmanager
+def signals_handled(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    """Set these signal handlers inside the block. Do nothing if this is not the main thread, which handles signals."""
+    is_main = threading.current_thread() is threading.main_thread()
+    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()} if is_main else {}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def in_sweep_process() -> bool:
+    """Return whether this process runs the sweep, and not only jobs that another process has started."""
+    return os.getpid() == sweep_process
+
+
+@contextmanager
+def waiting_for_jobs(folder: Path) -> Iterator[None]:
+    """Run the block, which runs a sweep. After Ctrl-C or SIGTERM, let the jobs save, and raise once the block ends.
+
+    A second Ctrl-C or SIGTERM ends the block immediately.
+    """
+    received: list[KeyboardInterrupt] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+        if len(received) > 1:
+            raise received[0]
+        request_stop(folder)
+        print_error("\nwaiting until all jobs have stopped; interrupt again to stop them without saving")
+
+    try:
+        with signals_handled({signal.SIGINT: handle, signal.SIGTERM: handle}):
+            yield
+    except (Exception, SystemExit):
+        if not received:
+            raise
+    if received:
+        raise received[0]
+
+
+@contextmanager
+def stopping_with_sweep(folder: Path) -> Iterator[None]:
+    """Run the block, which is one job. Raise Terminated in it on SIGTERM, and once the sweep must stop.
+
+    In a process of its own, a job ignores Ctrl-C, which a terminal sends to all processes: the process that runs the
+    sweep handles it. In that process, a job is interrupted as a single run is.
+    """
+    if in_sweep_process():
+        with signals_handled({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: raise_terminated}):
+            yield
+        return
+    ended = threading.Event()
+    watcher = threading.Thread(target=terminate_on_request, args=(folder, ended.wait), daemon=True)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        ended.set()  # a second signal would stop the job without saving
+        raise Terminated
+
+    with signals_handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: terminate}):
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def terminate_on_request(folder: Path, ended: Callable[[float], bool]) -> None:
+    """Send SIGTERM to this process once the sweep must stop. Return then, or once `ended`, which waits, is true."""
+    while not ended(LOOK_S):
+        if must_stop(folder):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def request_stop(folder: Path) -> None:
+    """Ask all jobs of a sweep to stop."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / STOP).touch()
+
+
+def must_stop(folder: Path) -> bool:
+    """Return whether all jobs of a sweep must stop."""
+    return (folder / STOP).exists()
+
+
+def forget_stop(folder: Path) -> None:
+    """Remove the request to stop, before a sweep starts or continues."""
+    (folder / STOP).unlink(missing_ok=True)
