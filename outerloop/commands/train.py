@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.search_path import config_dir
-from outerloop.launcher import interrupts
-from outerloop.types import UserError
+from outerloop.types import UserError, handle_interrupts
 
 SHOWN = ("job", "hydra", "all")
 """Allowed values of --cfg. If the flag has no value, the first one is used."""
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> int:
     if flags.multirun:
         from outerloop.launcher.multirun import multirun
 
-        interrupts.install()
+        handle_interrupts()
         return multirun(overrides)
     if flags.cfg or flags.info or flags.hydra_help:
         load.load(overrides)
@@ -72,7 +71,7 @@ def train_with(settings: DictConfig, overrides: list[str]) -> int:
         return train_rank(overrides)
     from outerloop.launcher.train import train as train_here
 
-    interrupts.install()
+    handle_interrupts()
     if settings.exchange.get("initial_peers") is not None:
         from outerloop.commands.known_peers import with_known_peers
 

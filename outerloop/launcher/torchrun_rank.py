@@ -34,12 +34,12 @@ from outerloop.config.options.setting_differences import refuse_different
 from outerloop.config.rank_layout import group_timeout, island_and_rank, local_world_size, process_group_backend
 from outerloop.exchange.distributed import Distributed
 from outerloop.inner.stop_point import StopPoint
-from outerloop.launcher import cpu_share, interrupts
+from outerloop.launcher import cpu_share
 from outerloop.launcher.torchrun_pool import TorchrunPool, run_rank
 from outerloop.launcher.torchrun_stop import send_event
 from outerloop.launcher.worker_pool import run_to_end
 from outerloop.launcher.worker_process import leave_on_signals
-from outerloop.types import RoundFailed, Stopped, UserError
+from outerloop.types import RoundFailed, Stopped, UserError, handle_interrupts
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STOP_REQUEST_S = 10
@@ -101,7 +101,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store,
     """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
     from outerloop.launcher.train import train as run
 
-    interrupts.install()
+    handle_interrupts()
     own = shared_settings(settings)
     for rank, theirs in enumerate(exchange_values(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")

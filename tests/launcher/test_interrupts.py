@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outerloop.launcher import interrupts
-from outerloop.launcher.interrupts import SAME_S, InterruptHandler
-from outerloop.types import Terminated
+from outerloop.types import SAME_S, InterruptHandler, Terminated, handle_interrupts
 
 RAISED = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
 
@@ -39,10 +37,10 @@ def kept_handlers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("kept_handlers")
 def test_both_signals_have_one_handler_and_an_ignored_ctrl_c_stays_ignored() -> None:
-    interrupts.install()
+    handle_interrupts()
     with pytest.raises(Terminated):
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    interrupts.install()
+    handle_interrupts()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

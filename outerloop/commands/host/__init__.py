@@ -11,8 +11,8 @@ from outerloop.commands.host.settings import check_name, host_overrides, refuse_
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import with_known_peers
 from outerloop.config import load
-from outerloop.launcher import interrupts
 from outerloop.launcher.train import train
+from outerloop.types import handle_interrupts
 
 DESCRIPTION = """\
 Starts an open run: this machine trains, and volunteers join and leave during the training. The command prints the line
@@ -80,6 +80,6 @@ def main(arguments: Sequence[str]) -> int:
         name = f"outerloop-{options.name}"
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
         return 0
-    interrupts.install()
+    handle_interrupts()
     train(with_known_peers(config, overrides), overrides=overrides, show_address=join_line.show)
     return 0
