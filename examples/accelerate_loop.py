@@ -1,8 +1,10 @@
 """Train two peers with accelerate. The outer loop takes the objects that `prepare` returns as they are.
 
 Run: `python examples/accelerate_loop.py`. Then, in a second terminal, `python examples/accelerate_loop.py ADDRESS` with
-the address printed by the first program. For several processes per peer: `accelerate launch --num_processes 2 ...`.
-See: a round after every 20 optimizer steps, each of which accumulates the gradients of two batches.
+the address printed by the first program. For several processes per peer: `torchrun --standalone --nproc-per-node 2
+examples/accelerate_loop.py` and the same with ADDRESS or, on GPUs, also `accelerate launch --num_processes 2 ...`.
+See: a round after every 20 optimizer steps, each of which accumulates the gradients of two batches. At the end, both
+programs print the same hash of the agreed weights.
 """
 
 import sys
@@ -19,7 +21,8 @@ STEPS = 60  # optimizer steps
 ADDRESS = sys.argv[1:]  # empty: this is the first peer
 SHARE = len(ADDRESS)
 
-accelerator = Accelerator(gradient_accumulation_steps=2)
+cpu = not torch.cuda.is_available()  # on a CPU, the processes of torchrun form a group only with cpu=True
+accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=2)
 torch.set_num_threads(1)  # two peers share the cores of this machine
 torch.manual_seed(0)  # equal initial weights save a download; otherwise all peers load the first peer's weights
 model, x = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(4096, 8)
@@ -33,7 +36,14 @@ def print_round(report: outerloop.RoundReport) -> None:
 
 
 with outerloop.from_recipe(
-    "diloco", model, peers=2, sync_every=20, steps=STEPS, initial_peers=ADDRESS, run_dir=f"runs/accelerate-{SHARE}"
+    "diloco",
+    model,
+    "method.optimizer.momentum=0.6",  # the default, 0.9, is for rounds of 100 steps or more
+    peers=2,
+    sync_every=20,
+    steps=STEPS,
+    initial_peers=ADDRESS,
+    run_dir=f"runs/accelerate-{SHARE}",
 ) as outer:  # waits until both peers have joined
     outerloop.attach(optimizer, outer, on_round=print_round)  # counts optimizer steps, not batches
     batches = chain.from_iterable(repeat(data))  # one epoch after the other
@@ -44,3 +54,4 @@ with outerloop.from_recipe(
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
+accelerator.print(f"hash of the agreed weights {outer.slow_hash:016x}")

@@ -37,7 +37,13 @@ torch.manual_seed(0)  # equal initial weights save a download; otherwise all pee
 module, x = Regression(), torch.randn(4096, 8)
 data = DataLoader(TensorDataset(x, x.sin().sum(1, keepdim=True)), batch_size=16, sampler=range(SHARE, 4096, 2))
 callback = outerloop.LightningCallback(
-    "diloco", peers=2, sync_every=30, initial_peers=ADDRESS, run_dir=f"runs/lightning-{SHARE}/peer", samples=16
+    "diloco",
+    "method.optimizer.momentum=0.6",  # the default, 0.9, is for rounds of 100 steps or more
+    peers=2,
+    sync_every=30,
+    initial_peers=ADDRESS,
+    run_dir=f"runs/lightning-{SHARE}/peer",
+    samples=16,
 )
 trainer = lightning.Trainer(max_steps=90, callbacks=[callback], default_root_dir=f"runs/lightning-{SHARE}")
 trainer.fit(module, data)  # with ckpt_path=..., the outer loop resumes as well

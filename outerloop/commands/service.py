@@ -51,18 +51,19 @@ TimeoutStopSec={stop_s}
 WantedBy=multi-user.target
 """
 DOCKER = """\
+# first, in a clone of the repository: docker build -t outerloop .
 docker run --detach --name {name} --restart unless-stopped --stop-timeout {stop_s} --network host \\
     --volume outerloop-runs:/work/runs outerloop {command}
 """
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --systemd and --docker, which exclude each other."""
-    group = parser.add_mutually_exclusive_group()
+def add_flags(parser: argparse.ArgumentParser, *, asks: str = "") -> None:
+    """Add --systemd and --docker, which exclude each other. `asks`: what has to answer; "" if no peer is asked."""
+    group, end = parser.add_mutually_exclusive_group(), f"and exit; {asks} must answer" if asks else "and exit"
     group.add_argument(
-        "--systemd", action="store_true", help="print a systemd unit that keeps this command running, and exit"
+        "--systemd", action="store_true", help=f"print a systemd unit that keeps this command running, {end}"
     )
-    group.add_argument("--docker", action="store_true", help="print a docker command that does the same, and exit")
+    group.add_argument("--docker", action="store_true", help=f"print a docker command that does the same, {end}")
 
 
 def is_requested(options: argparse.Namespace, arguments: Sequence[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.search_path import config_dir
-from outerloop.types import UserError, raise_terminated
+from outerloop.types import UserError, handle_interrupts
 
 SHOWN = ("job", "hydra", "all")
 """Allowed values of --cfg. If the flag has no value, the first one is used."""
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> int:
     if flags.multirun:
         from outerloop.launcher.multirun import multirun
 
-        signal.signal(signal.SIGTERM, raise_terminated)
+        handle_interrupts()
         return multirun(overrides)
     if flags.cfg or flags.info or flags.hydra_help:
         load.load(overrides)
@@ -72,7 +71,7 @@ def train_with(settings: DictConfig, overrides: list[str]) -> int:
         return train_rank(overrides)
     from outerloop.launcher.train import train as train_here
 
-    signal.signal(signal.SIGTERM, raise_terminated)
+    handle_interrupts()
     if settings.exchange.get("initial_peers") is not None:
         from outerloop.commands.known_peers import with_known_peers
 

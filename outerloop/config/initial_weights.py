@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Module
 
+from outerloop.state import checkpoint
 from outerloop.types import Tensors, UserError
 
 
@@ -29,16 +30,27 @@ def read_weights(model: Module, source: str | Path) -> Tensors:
             model.safetensors.
 
     Raises:
-        UserError: if the folder contains no weights, if a parameter of the model is missing there, if a parameter or
-            buffer has a different shape there, if a parameter is not finite, if entries that share a tensor (only one
-            is needed) have different values, or if the folder contains weights that the model does not have.
+        UserError: if the folder does not exist or contains no weights, if a parameter of the model is missing there, if
+            a parameter or buffer has a different shape there, if a parameter is not finite, if entries that share a
+            tensor (only one is needed) have different values, or if the folder contains weights that the model does not
+            have.
     """
+    if not Path(source).exists():
+        raise UserError(
+            f"init_from={source}: this folder does not exist: set it to a local folder, not to a name on the Hub (save"
+            " such a model first with save_pretrained)"
+        )
     folder = next((path for path in (Path(source) / "hf", Path(source)) if path.is_dir()), Path(source))
     try:
         files = weight_files(folder)
         weights = {name: x for file in files for name, x in load_file(file).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(f"init_from={source} cannot be read ({error}): set another folder") from error
+    if not files and checkpoint.sealed(Path(source)):
+        raise UserError(
+            f"init_from={source} has checkpoints but no exported model (hf/): finish the run, or continue it with"
+            " checkpoint.hf_every=1 for a round"
+        )
     if not files:
         raise UserError(f"init_from={source} contains no safetensors files: set it to a finished run or a model folder")
     check_fit(model, weights, source)

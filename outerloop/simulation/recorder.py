@@ -54,14 +54,14 @@ def plain(value: Any) -> Any:
 
 
 class Recorder:
-    """Collects the rows of a simulation, writes them to its run directory, and prints each evaluation.
+    """Collects the rows of a simulation, writes them to its run directory, and prints notes and each evaluation.
 
     Files are written from the first round on, so that a simulation that fails earlier can be repeated.
 
     Args:
         settings: settings of the run, as returned by `describe_task`.
         run_dir: folder to create and write to; None: write no files.
-        progress: whether to print each evaluation.
+        progress: whether to print notes, such as warnings about settings, and each evaluation.
 
     Raises:
         UserError: if `run_dir` exists and is not empty.
@@ -96,6 +96,8 @@ class Recorder:
             self.store(row)
             if self.progress and row["event"] == "validation":
                 self.print_validation(row)
+            if self.progress and row["event"] == "status":
+                print(f"{self.settings.recipe}  {row['text']}", flush=True)
 
     def store(self, row: Row) -> None:
         """Write a row to the run directory, if any. The first round creates the files, with all rows so far."""

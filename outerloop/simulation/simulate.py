@@ -78,7 +78,7 @@ def simulate(
         seed: seed of the initial weights and of all random numbers of the workers and the recipe.
         device: "auto", "cpu", "cuda" or "mps".
         run_dir: new folder for config.yaml, metrics.jsonl and summary.json, which `outerloop report` reads.
-        progress: whether to print a line for each evaluation.
+        progress: whether to print a line for each evaluation, and notes such as warnings about settings.
 
     Raises:
         UserError: if an argument or option is invalid, or if the recipe cannot be simulated.

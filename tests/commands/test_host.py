@@ -124,7 +124,7 @@ class Flow:
         self.looked_at: list[Path] = []
         monkeypatch.setattr(host, "train", self.train)
         monkeypatch.setattr(known_peers, "answering_peers", lambda key, **_: self.looked_at.append(key) or remembered)
-        monkeypatch.setattr(host.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(host, "handle_interrupts", lambda: None)
 
     def train(self, config: Any, *, overrides: list[str], show_address: Any) -> None:
         self.trained.append(config)
@@ -149,7 +149,7 @@ def test_train_dials_the_peers_that_it_remembers_as_well(monkeypatch: pytest.Mon
     """Of a listed run, too; the remembered addresses are not among the options that the run directory records."""
     trained: list[Any] = []
     monkeypatch.setattr("outerloop.launcher.train.train", lambda config, overrides: trained.append((config, overrides)))
-    monkeypatch.setattr(train.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(train, "handle_interrupts", lambda: None)
     looked_at: list[Path] = []
     monkeypatch.setattr(known_peers, "answering_peers", lambda key, **_: looked_at.append(key) or [LAN])
     listed = ["exchange=swarm_gather", f"exchange.allow=[{ID}]", f"run_dir={tmp_path}"]

@@ -75,7 +75,9 @@ def test_the_docker_command_uses_the_network_of_the_machine_and_keeps_the_result
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert relay.main([ADDRESS, "--docker", "--port", "4711"]) == 0
-    command = shlex.split(capsys.readouterr().out.replace("\\\n", ""))
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert first == "# first, in a clone of the repository: docker build -t outerloop ."
+    command = shlex.split(rest.replace("\\\n", ""))
     assert command[:3] == ["docker", "run", "--detach"]
     assert command[-5:] == ["outerloop", "relay", ADDRESS, "--port", "4711"]
     assert command[command.index("--network") + 1] == "host"
@@ -98,3 +100,10 @@ def test_the_docker_command_uses_the_network_of_the_machine_and_keeps_the_result
 )
 def test_arguments_are_quoted_as_systemd_reads_them(argument: str, in_unit: str) -> None:
     assert quoted(argument) == in_unit
+
+
+def test_the_help_says_which_peer_must_answer() -> None:
+    shown = {command: " ".join(command.parser().format_help().split()) for command in (host, join, relay)}
+    assert shown[relay].count("and exit; the peer at ADDRESS must answer") == 2
+    assert shown[join].count("and exit; without --invite, the peer at ADDRESS must answer") == 2
+    assert "must answer" not in shown[host]

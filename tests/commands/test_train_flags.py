@@ -121,11 +121,12 @@ def test_sigterm_ends_a_sweep_as_it_ends_a_run(outerloop, monkeypatch):
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(multirun, "multirun", terminated)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         code, _, said = outerloop("train -m seed=0,1")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert (code, said) == (143, "\nstopped\n")
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from outerloop.config.initial_weights import load_initial_weights
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 
@@ -114,3 +115,21 @@ def test_buffers_may_be_infinite(tmp_path):
     save_file(weights, tmp_path / "model.safetensors")
     load_initial_weights(model, tmp_path)
     assert model.running_mean.tolist() == [-torch.inf] * 2
+
+
+def test_a_name_on_the_hub_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^init_from=a/model: this folder does not exist: .* not to a name on the Hub"):
+        load_initial_weights(Tied(), "a/model")
+
+
+def test_a_folder_without_weights_says_what_is_missing(tmp_path):
+    with pytest.raises(UserError, match="contains no safetensors files: set it to a finished run or a model folder"):
+        load_initial_weights(Tied(), tmp_path)
+    (tmp_path / "checkpoints/step-00000003").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-00000003/worker-0.pt").touch()
+    checkpoint.seal(tmp_path, 3, keep=1)
+    with pytest.raises(
+        UserError, match=r"has checkpoints but no exported model \(hf/\): finish the run, or continue it"
+    ):
+        load_initial_weights(Tied(), tmp_path)

@@ -84,7 +84,8 @@ def test_accelerate_counts_optimizer_steps(tmp_path, monkeypatch, capsys):
     changes = ALONE | {"sync_every=20": "sync_every=2", "STEPS = 60": "STEPS = 6", "4096": "320"}
     left = run("accelerate_loop.py", tmp_path, monkeypatch, changes)
     assert left["outer"].inner_step == 6 and {int(one["step"]) for one in left["optimizer"].state.values()} == {6}
-    assert capsys.readouterr().out.count("1 peers") == 3
+    out = capsys.readouterr().out
+    assert out.count("1 peers") == 3 and f"hash of the agreed weights {left['outer'].slow_hash:016x}" in out
 
 
 def test_the_simulation_compares_recipes_on_a_model_that_is_no_language_model(tmp_path, monkeypatch, capsys):
@@ -120,6 +121,15 @@ def test_two_processes_of_one_trainer_are_one_peer(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("'outer/peers'") == 2, done.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_of_accelerate_are_one_peer(tmp_path):
+    script = written("accelerate_loop.py", tmp_path, ALONE | {"STEPS = 60": "STEPS = 40"})
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1 peers") == 2 and done.stdout.count("hash of the agreed weights") == 1, done.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -152,6 +152,15 @@ def test_a_report_reads_its_folder(tmp_path, capsys):
         simulate(sync_every=3, run_dir=tmp_path / "diloco")
 
 
+def test_warnings_about_settings_are_printed_once_per_simulation(capsys):
+    for overrides, notes in ((), 1), (("method.optimizer.momentum=0.6",), 0):
+        simulate(*overrides, sync_every=3, steps=3, progress=True)
+        out = capsys.readouterr().out
+        assert out.count("diloco  note: outer momentum of 0.9 or more is high for H = 3") == notes, out
+    simulate(sync_every=3, steps=3, progress=False)
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("recipe", ["diloco", "ddp"])
 def test_a_report_separates_runs_with_different_optimizers(recipe, tmp_path):
     def adam(params):

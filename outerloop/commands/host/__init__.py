@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import signal
 from collections.abc import Sequence
 
 from outerloop.commands import service
@@ -13,7 +12,7 @@ from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import with_known_peers
 from outerloop.config import load
 from outerloop.launcher.train import train
-from outerloop.types import raise_terminated
+from outerloop.types import handle_interrupts
 
 DESCRIPTION = """\
 Starts an open run: this machine trains, and volunteers join and leave during the training. The command prints the line
@@ -81,6 +80,6 @@ def main(arguments: Sequence[str]) -> int:
         name = f"outerloop-{options.name}"
         print(service.service_text(options, ["host", *arguments], name=name, user=getpass.getuser()), end="")
         return 0
-    signal.signal(signal.SIGTERM, raise_terminated)
+    handle_interrupts()
     train(with_known_peers(config, overrides), overrides=overrides, show_address=join_line.show)
     return 0

@@ -82,7 +82,7 @@ def parser() -> Parser:
     add_public_name(out)
     out.add_argument("--host", default="0.0.0.0", help="IP address to listen on (default: 0.0.0.0, all interfaces)")
     out.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: 0, any free port)")
-    service.add_flags(out)
+    service.add_flags(out, asks="without --invite, the peer at ADDRESS")
     return out
 
 

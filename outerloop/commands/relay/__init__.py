@@ -64,7 +64,7 @@ def parser() -> Parser:
         "--announce", action="append", default=[], metavar="ADDR", help="address to announce to others; repeatable"
     )
     out.add_argument("--qr", action="store_true", help="print the QR code even if the output is not a terminal")
-    service.add_flags(out)
+    service.add_flags(out, asks="the peer at ADDRESS")
     return out
 
 

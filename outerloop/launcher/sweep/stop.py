@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from outerloop.output import print_error
-from outerloop.types import Terminated, raise_terminated
+from outerloop.types import InterruptHandler, Terminated
 
 sweep_process: int | None = None
 """Id of the process that runs the sweep, in that process; None in the processes of jobs."""
@@ -80,7 +80,8 @@ def stopping_with_sweep(folder: Path) -> Iterator[None]:
     sweep handles it. In that process, a job is interrupted as a single run is.
     """
     if in_sweep_process():
-        with signals_handled({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: raise_terminated}):
+        handler = InterruptHandler()
+        with signals_handled({signal.SIGINT: handler, signal.SIGTERM: handler}):
             yield
         return
     ended = threading.Event()

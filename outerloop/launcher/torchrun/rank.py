@@ -39,7 +39,7 @@ from outerloop.launcher.torchrun.pool import TorchrunPool, run_rank
 from outerloop.launcher.torchrun.stop import send_event
 from outerloop.launcher.worker_pool import run_to_end
 from outerloop.launcher.worker_process import leave_on_signals
-from outerloop.types import RoundFailed, Stopped, UserError, raise_terminated
+from outerloop.types import RoundFailed, Stopped, UserError, handle_interrupts
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STOP_REQUEST_S = 10
@@ -101,7 +101,7 @@ def run_first_rank(settings: DictConfig, world: Distributed, events: dist.Store,
     """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
     from outerloop.launcher.train import train as run
 
-    signal.signal(signal.SIGTERM, raise_terminated)
+    handle_interrupts()
     own = rank_settings(settings)
     for rank, theirs in enumerate(exchange_values(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")
