@@ -180,7 +180,7 @@ def difference(own: StartPosition, theirs: StartPosition | None, peer: str, *, s
         return f"{peer} sent no valid position in the run: start the same program everywhere"
     same_weights = slow and own.step and theirs.step and own.slow == theirs.slow
     if own.rounds != theirs.rounds or (own.step != theirs.step and not same_weights):
-        shown, here = ([number + 1 for number in standing.rounds] for standing in (theirs, own))
+        shown, here = ([number + 1 for number in position.rounds] for position in (theirs, own))
         return (
             f"{peer} resumes at rounds {str(shown)[:50]}, but this peer at {here}: their checkpoints are"
             f" from inner steps {theirs.step} and {own.step}. Load checkpoints of the same step on all machines, or"

@@ -263,6 +263,8 @@ class OuterLoop:
         """Restore a copy of a state that `state_dict` or `evolved` returned, and restart the rounds in flight.
 
         Raises UserError if `state` is not the state of an outer loop, if the run that saved it splits the model into
-        another number of fragments, or if a part of another class saved the state of a part.
+        another number of fragments, if a part of another class saved the state of a part, if it contains a round in
+        flight that the options of this run would land differently, or if this peer has joined a run at another round
+        than that of the state.
         """
         self.state.load(state)

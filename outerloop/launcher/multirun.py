@@ -60,7 +60,8 @@ def multirun(overrides: list[str]) -> int:
     if not swept & {"rounds", *budget.BUDGETS} and (warning := budget.unequal_work(configs)):
         print_error(f"outerloop: {warning}")
     folder = sweep_folder(overrides)
-    sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, SWEEP_DIR + quoted(folder), not_swept(overrides)]
+    added = [SWEEP_DIR + quoted(folder), not_swept(overrides), *joblib_processes(overrides, len(configs))]
+    sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, *added]
     sweep_stop.sweep_process = os.getpid()
     sweep_stop.forget_stop(folder)
     launcher = hydra_settings(overrides).launcher._target_.rpartition(".")[2]
@@ -100,6 +101,21 @@ def not_swept(overrides: list[str]) -> str:
     """Return the hydra override that leaves options with only one value out of job names (run_info.py)."""
     constant = [o.key_or_group for o in load.parse_overrides(overrides) if not o.is_sweep_override()]
     return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"
+
+
+def joblib_processes(overrides: list[str], jobs: int) -> list[str]:
+    """Return the hydra override that gives joblib at most one process for each of the `jobs`, if joblib runs them all.
+
+    Ctrl-C ends a process that has no job, and joblib then kills those whose jobs are still saving. Sweepers that choose
+    combinations do not run all of them.
+    """
+    hydra = hydra_settings(overrides)
+    names = hydra.launcher._target_.rpartition(".")[2], hydra.sweeper._target_.rpartition(".")[2]
+    if names != ("JoblibLauncher", "BasicSweeper"):
+        return []
+    import joblib  # an optional dependency, which this launcher has
+
+    return [f"hydra.launcher.n_jobs={min(joblib.effective_n_jobs(hydra.launcher.n_jobs), jobs)}"]
 
 
 def quoted(folder: Path) -> str:

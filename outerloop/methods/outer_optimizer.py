@@ -130,6 +130,8 @@ class OuterOptimizer(Differences):
         """
         try:
             self.optimizer = self.make(list(slow.items()))
+        except UserError:
+            raise
         except ValueError as error:
             raise UserError(f"the optimizer of method.optimizer rejects the model: {error}") from error
         for key, factor in self.factors.items():
@@ -228,13 +230,18 @@ def rule_of(optimizer: Optimizer) -> Rule | None:
 
 
 def try_step(probe: Optimizer) -> None:
-    """Take a step with an optimizer of dummy weights. Raises UserError if it needs more than dense gradients."""
+    """Take a step with an optimizer of dummy weights. Raises UserError if it needs more than dense gradients.
+
+    Optimizers with `capturable` are not tried, because they only step on GPUs.
+    """
+    if any(group.get("capturable") for group in probe.param_groups):
+        return
     for group in probe.param_groups:
         for x in group["params"]:
             x.grad = torch.zeros_like(x)
     try:
         probe.step()
-    except (TypeError, RuntimeError) as error:
+    except (AssertionError, TypeError, RuntimeError) as error:
         kind = type(probe).__name__
         raise UserError(
             f"{kind} of method.optimizer cannot take an outer step ({error}): set an optimizer that steps without a"

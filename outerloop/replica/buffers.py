@@ -2,7 +2,7 @@
 
     averaged:   b ← (1/P) Σ_p b_p        b_p: buffer of peer p at launch; P: number of peers
 
-The sum is computed in float64, in peer-name order.
+Buffers are sent as float32. The sum is computed in float64, in peer-name order.
 
 Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
 aggregate is applied to them, because an outer step that overshoots could make a running variance negative. A peer whose
@@ -53,7 +53,7 @@ class Buffers:
         saved = {plain_name(name) for name in model.state_dict()} if kind == "averaged" else set()
         floats = {name: b for name, b in model.named_buffers() if plain_name(name) in saved and b.is_floating_point()}
         self.paths = {plain_name(name): name for name in floats}
-        self.mean = {plain_name(name): b.detach().clone() for name, b in floats.items()}
+        self.mean = {plain_name(name): as_float32(b) for name, b in floats.items()}
 
     def schema(self, fragment: int) -> wire.Schema:
         """Return the names and shapes of the buffers that are sent with a fragment."""
@@ -61,7 +61,7 @@ class Buffers:
 
     def parts(self, fragment: int) -> dict[str, Parts]:
         """Return copies of the current buffers that are sent with a fragment."""
-        return {name: {"value": self.buffer(name).detach().clone()} for name in self.schema(fragment)}
+        return {name: {"value": as_float32(self.buffer(name))} for name in self.schema(fragment)}
 
     def buffer(self, name: str) -> Tensor:
         """Return the model's buffer with this name. The name excludes the components that wrappers add."""
@@ -106,6 +106,11 @@ class Buffers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the mean that `state_dict` returned."""
         self.land(state, included=False)
+
+
+def as_float32(buffer: Tensor) -> Tensor:
+    """Return a float32 copy of a buffer, so that peers whose models have other dtypes can read it."""
+    return buffer.detach().to(torch.float32, copy=True)
 
 
 def checked_buffer(message: wire.Message, name: str, like: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class Follower:
     """
 
     is_attached = notifies_updates = False
-    residual_share = momentum_share = 0.0
+    trial_state = None
     spare_bytes = slow_hash = 0
 
     def __init__(self, island: Gathered, model: Module) -> None:

@@ -34,9 +34,9 @@ def test_it_goes_by_seconds_by_hand():
     one, chosen = auto(), []
     for transfer_s in (1.0, 2.0, 4.0):
         one.observe(cost(transfer_s))
-        chosen.append(one.chosen.k)
+        chosen.append(one.topk.k)
     assert chosen == [4, 8, 8]
-    assert one.observe(cost(8.0)) == "" and one.chosen.k == 8  # s = (.5 + 1) / 2 = .75: 6 s of 8
+    assert one.observe(cost(8.0)) == "" and one.topk.k == 8  # s = (.5 + 1) / 2 = .75: 6 s of 8
     assert one.observe(cost(12.0)).startswith("compress: k 8 -> 4 per chunk")  # s = (.75 + 1.5) / 2: 9 s of 8
     assert one.seconds_per_k == 1.125
 
@@ -45,7 +45,7 @@ def test_it_comes_down_at_once():
     one = auto()
     one.load_state_dict({"step": 3, "seconds_per_k": 0.1})
     why = one.observe(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
-    assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB took 94.4 s (0.847 Mbit/s)" in why
+    assert one.topk.k == 2 and "k 16 -> 2" in why and "10 MB took 94.4 s (0.847 Mbit/s)" in why
     assert "with 36 s of inner steps, the limit at utilization 0.8 is 8 s" in why
 
 
@@ -59,16 +59,16 @@ def test_bounds_hold_at_both_ends():
     one = auto(k_min=3, k_max=10)
     for _ in range(5):
         one.observe(cost(0.0))
-    assert one.chosen.k == 10
+    assert one.topk.k == 10
     assert "took 0 s; with" in auto().observe(cost(0.0))
     one.observe(cost(1e9))
-    assert one.chosen.k == 3 and one.observe(cost(1e9)) == ""
+    assert one.topk.k == 3 and one.observe(cost(1e9)) == ""
 
 
 def test_a_payload_is_read_by_who_has_chosen_otherwise():
     sender, reader, x = auto(), auto(), torch.randn(3, 50)
     sender.observe(cost(0.0))
-    assert sender.chosen.k != reader.chosen.k
+    assert sender.topk.k != reader.topk.k
     there = reader.decode(sender.encode(x, NOW), x.shape, NOW)
     assert torch.equal(there, sender.decode(sender.encode(x, NOW), x.shape, NOW))
     assert int((there != 0).sum()) == 4 * 4 + 3  # four chunks of 32, and 22 values that keep the same share, rounded up

@@ -224,8 +224,11 @@ def test_a_swarm_resumes_from_a_checkpoint_that_is_loaded_before_it_is_joined(tm
     distributed_checkpoint.save(tmp_path / "saved", optimizer, outer)
     saved = everything(net, optimizer, outer)
     said = r"joined the run at round 1, .* continues at round 2: .*load_state\("
-    with joined(net, "late") as late, pytest.raises(UserError, match=said):
-        distributed_checkpoint.load(tmp_path / "saved", optimizer, late)
+    late_net = Net(**ODD)
+    before = {name: x.clone() for name, x in late_net.state_dict().items()}
+    with joined(late_net, "late") as late, pytest.raises(UserError, match=said):
+        distributed_checkpoint.load(tmp_path / "saved", torch.optim.AdamW(late_net.parameters(), lr=0.01), late)
+    assert all(torch.equal(x, before[name]) for name, x in late_net.state_dict().items()), "nothing was loaded"
     net = Net(**ODD)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     state = distributed_checkpoint.load_state(tmp_path / "saved", optimizer, net)

@@ -64,7 +64,7 @@ def trainer_that_fails(folder, **arguments):
     return trainer
 
 
-@pytest.mark.parametrize("logs", [True, False])
+@pytest.mark.parametrize("logs", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(logs, tmp_path):
     options = [*toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64"]
     plain = trainer_of(tmp_path / "a", gradient_accumulation_steps=3)
@@ -189,7 +189,7 @@ def test_a_staged_file_is_moved_to_its_checkpoint_by_a_later_save(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-12", "checkpoint-3", "checkpoint-6"]
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_new_run_in_the_same_folder_replaces_the_outer_loop_of_the_run_before(killed, tmp_path):
     """`killed`: after the Trainer had written the checkpoint, before the outer loop was moved into it."""
     options = {"save_strategy": "steps", "save_steps": 4}
@@ -267,7 +267,9 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
     assert toy.same_weights(one, other) and losses != other_losses
 
 
-@pytest.mark.parametrize("length", [{"max_steps": 9}, {"max_steps": -1, "num_train_epochs": 9 / 32}])
+@pytest.mark.parametrize(
+    "length", [{"max_steps": 9}, pytest.param({"max_steps": -1, "num_train_epochs": 9 / 32}, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("missed", "own_steps"), [pytest.param(1, 6, marks=pytest.mark.slow), (3, 3)])
 def test_a_peer_that_missed_rounds_ends_at_the_same_inner_step_as_the_others(missed, own_steps, length, tmp_path):
     """It launches no round that the others do not take part in, and saves and evaluates at its end."""

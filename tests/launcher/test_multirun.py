@@ -232,7 +232,8 @@ def runs_until_signalled(monkeypatch, folder, number):
         if number is None:
             sweep_stop.request_stop(folder)
         else:
-            os.kill(os.getpid(), number)
+            for _ in range(2):  # `timeout` signals a process and its group
+                os.kill(os.getpid(), number)
         time.sleep(0.3)
         return {"val_loss": 1.0}
 
@@ -242,11 +243,16 @@ def runs_until_signalled(monkeypatch, folder, number):
 
 @pytest.fixture
 def bypassed():
-    """SIGTERM has no effect, as in a job of submitit; afterwards, this handler must still be there."""
-    said = []
+    """SIGTERM has no effect, as in a job of submitit; afterwards, this handler must still be there.
+
+    The process of a job ignores SIGINT from then on.
+    """
+    said, of_ctrl_c = [], signal.getsignal(signal.SIGINT)
     earlier = signal.signal(signal.SIGTERM, lambda number, frame: said.append(number))
     handler = signal.getsignal(signal.SIGTERM)
     yield said
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.signal(signal.SIGINT, of_ctrl_c)
     assert signal.getsignal(signal.SIGTERM) is handler
     signal.signal(signal.SIGTERM, earlier)
 
@@ -282,11 +288,39 @@ def test_a_sweep_that_is_interrupted_waits_for_its_jobs(number, error, then, tmp
 
 
 def test_a_sweep_that_is_interrupted_twice_ends_at_once(tmp_path):
-    with pytest.raises(KeyboardInterrupt), sweep_stop.waiting_for_jobs(tmp_path):
-        for _ in range(2):
+    """Twice in a second is once: `timeout` signals a process and its group."""
+    now_s = [0.0]
+    with pytest.raises(KeyboardInterrupt), sweep_stop.waiting_for_jobs(tmp_path, clock=lambda: now_s[0]):
+        for now_s[0] in (0.0, 0.5):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.01)
+        now_s[0] = 1.5
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
         pytest.fail("the second one did not end the block")
+
+
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        (["hydra.launcher.n_jobs=3"], ["hydra.launcher.n_jobs=2"]),
+        (["hydra.launcher.n_jobs=1"], ["hydra.launcher.n_jobs=1"]),
+        (["hydra.launcher.n_jobs=3", "hydra/sweeper=optuna"], []),
+        (["hydra/launcher=basic"], []),
+    ],
+)
+def test_joblib_has_no_more_processes_than_jobs(options, processes):
+    """Ctrl-C ends a process without a job, and joblib then kills the others."""
+    assert multirun.joblib_processes(["seed=0,1", "hydra/launcher=joblib", *options], 2) == processes
+
+
+def test_an_ignored_ctrl_c_stays_ignored_in_a_sweep(tmp_path):
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with sweep_stop.waiting_for_jobs(tmp_path):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
 
 @pytest.mark.slow

@@ -184,6 +184,7 @@ def three_of_four_finish(run_dir: Path, options: list[str], victim: Callable[[],
     assert max(row["round"] for row in rows(run_dir) if row["event"] == "validation") == rounds
 
 
+@pytest.mark.slow  # in the default suite without processes: tests/swarm/gather/test_runner.py
 @pytest.mark.timeout(600)
 def test_a_killed_worker_of_four_does_not_stop_the_others(tmp_path: Path) -> None:
     short = ["workers=4", "rounds=8", FAST, "eval.every=0", "checkpoint.every=0", "exchange.grace_s=0.5", "threads=1"]

@@ -33,14 +33,14 @@ def run(run_dir, *overrides):
 
 
 @pytest.mark.parametrize("recipe", load.groups()["recipe"])
-def test_every_recipe_trains_ten_rounds(recipe, tmp_path):
+def test_every_recipe_trains_six_rounds(recipe, tmp_path):
     steps = [] if recipe in OWN_STEPS else [f"schedule.sync_every={1 if recipe in MUON else 4}"]
     exchange = [] if recipe in OWN_EXCHANGE else ["exchange=inprocess"]
-    where = [f"run_dir={tmp_path}/run", f"recipe={recipe}", "rounds=10", "inner.warmup_steps=2"]
+    where = [f"run_dir={tmp_path}/run", f"recipe={recipe}", "rounds=6", "inner.warmup_steps=2"]
     train(load.load([*SMALL, *where, *steps, *exchange]))
     summary = summary_of(tmp_path / "run")
     assert summary["val_loss"] < summary["val_loss_initial"] - 0.2
-    assert summary["rounds"] == 10 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
+    assert summary["rounds"] == 6 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
 
 
 def test_files_of_a_finished_run(tmp_path):

@@ -158,6 +158,14 @@ def test_an_unknown_buffer_is_refused_by_name(x):
         Buffers(batch_norm(), kind="averaged").combine([message({"value": torch.zeros(5)}), message(x)])
 
 
+def test_buffers_of_a_float64_model_are_sent_as_float32():
+    """A peer whose model is float32 must be able to read them."""
+    double = Buffers(batch_norm().double(), kind="averaged")
+    assert {part["value"].dtype for part in double.parts(0).values()} == {torch.float32}
+    double.land({name: torch.full((5,), 9.0) for name in STATISTICS}, included=True)
+    assert torch.equal(double.buffer(STATISTICS[0]), torch.full((5,), 9.0, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("peers", [1, 2, 3, 7])
 def test_equal_ones_stay_equal_bit_for_bit(peers):
     x = torch.randn(1000)

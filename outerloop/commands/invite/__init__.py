@@ -52,7 +52,8 @@ def parser() -> Parser:
     out = Parser("invite", example="outerloop invite runs/mine", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's run_dir on this machine")
     out.add_argument("--name", default="", help="name of the machine, for lists and logs")
-    out.add_argument("--rounds", type=int, default=0, help="rounds in which it may take part (default: 0, no limit)")
+    rounds = "rounds in which it may take part; each fragment counts (default: 0, no limit)"
+    out.add_argument("--rounds", type=int, default=0, help=rounds)
     out.add_argument("--expires", default="7d", help="how long the token can be used: 30m, 12h or 7d (default: 7d)")
     instead = out.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="list the invited peers and this machine's tokens instead")
@@ -137,7 +138,7 @@ def lines(peers: InvitedPeers) -> list[str]:
 
 def line(admission: Admission, removal: Removal | None) -> str:
     """Return one line that states who invited a peer, when it joined, its last round, and whether it was removed."""
-    limit = "" if admission.last is None else f", up to commit {admission.last}"
+    limit = "" if admission.last is None else f", up to round {admission.last} (from 0; each fragment counts)"
     removed = "; removed from the run" if removal is not None and not removal.lifted else ""
     name = admission.invite.name or "-"
     return (

@@ -20,6 +20,7 @@ same inner step, each in a separate folder, and must be loaded together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from outerloop.replica.sharding import process_group, to_local, unwrap_forward
 from outerloop.state import canonical
 from outerloop.state.dcp_files import Planner, Reader, Writer
 from outerloop.state.dcp_index import parse_dtype
+from outerloop.state.part_states import check_state
 from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "choosing": {}, "in_flight": []}
@@ -101,7 +103,8 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop | Fol
         read_state(folder, optimizer, outer.model, outer.island, no_values(outer.island))
         outer.serve()
         return
-    state = read_state(folder, optimizer, outer.model, outer.island, outer.slow)
+    early = None if isinstance(outer.island, Gathered) else outer.state.check_position  # followers have no position
+    state = read_state(folder, optimizer, outer.model, outer.island, outer.slow, check=early)
     with outer.island.followers_serving():
         outer.load_state_dict(state)
         outer.island.run_on_followers("move", inner_step=outer.inner_step)
@@ -143,12 +146,20 @@ def no_values(island: Island) -> Tensors:
 
 
 def read_state(
-    folder: str | Path, optimizer: Optimizer | None, model: Module, island: Island, like: Tensors
+    folder: str | Path,
+    optimizer: Optimizer | None,
+    model: Module,
+    island: Island,
+    like: Tensors,
+    *,
+    check: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Load the model and the inner optimizer in place, and return the outer state.
 
     like: by parameter name, tensors with the shape and device of the slow weights of this rank; on the meta device if
-    this rank has no outer state. Raises UserError if the checkpoint is invalid or belongs to another model.
+    this rank has no outer state. check: called with the unsharded part of the outer state before anything is loaded.
+
+    Raises UserError if the checkpoint is invalid or belongs to another model, and the errors of `check`.
     """
     held = Reader(Path(folder)).metadata.state_dict_metadata
     tree = rest_of(folder, held, model)
@@ -170,6 +181,9 @@ def read_state(
         prepare(tree, island, like, shards)
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{folder} does not hold the state of an outer loop") from error
+    check_state(tree | OF_A_ROUND)
+    if check:
+        check(tree | OF_A_ROUND)
     own = {path: x for path, x in shards.items() if not x.is_meta}
     load_inner(folder, optimizer, model, {"outer": own})
     return put_together(tree, shards) | OF_A_ROUND

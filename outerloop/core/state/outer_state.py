@@ -95,9 +95,12 @@ def check_landing(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for saved in (flight.get("landing_form", now) for flight in state["in_flight"]):
         if saved["carry"] != now["carry"]:
             was = "merge_local=carry" if saved["carry"] else "another merge_local than carry"
-            raise UserError(f"the state contains a round in flight, launched with {was}: resume with that merge_local")
+            raise UserError(
+                f"the state contains a round in flight, launched with {was}: resume with that merge_local and"
+                " schedule.delay"
+            )
         if saved["fused"] != now["fused"]:
             raise UserError(
                 "the state contains a round in flight, which the options of this run would land differently: resume"
-                " with the method, compress, feedback and aggregate options of the run that saved it"
+                " with the method, compress, feedback, aggregate and schedule options of the run that saved it"
             )

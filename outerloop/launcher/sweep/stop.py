@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from outerloop.output import print_error
-from outerloop.types import InterruptHandler, Terminated
+from outerloop.types import InterruptHandler
 
 sweep_process: int | None = None
 """Id of the process that runs the sweep, in that process; None in the processes of jobs."""
@@ -32,9 +33,14 @@ LOOK_S = 0.5
 
 @contextmanager
 def signals_handled(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Set these signal handlers inside the block. Do nothing if this is not the main thread, which handles signals."""
+    """Set these signal handlers inside the block. An ignored SIGINT, as of a program in the background, stays ignored.
+
+    Do nothing if this is not the main thread, which handles signals.
+    """
     is_main = threading.current_thread() is threading.main_thread()
-    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()} if is_main else {}
+    ignored = {signal.SIGINT} if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else set()
+    here = handlers.keys() - ignored if is_main else set()
+    earlier = {number: signal.signal(number, handlers[number]) for number in here}
     try:
         yield
     finally:
@@ -48,19 +54,23 @@ def in_sweep_process() -> bool:
 
 
 @contextmanager
-def waiting_for_jobs(folder: Path) -> Iterator[None]:
+def waiting_for_jobs(folder: Path, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Run the block, which runs a sweep. After Ctrl-C or SIGTERM, let the jobs save, and raise once the block ends.
 
-    A second Ctrl-C or SIGTERM ends the block immediately.
+    A second Ctrl-C or SIGTERM, at least a second later, ends the block immediately.
     """
     received: list[KeyboardInterrupt] = []
+    interrupt = InterruptHandler(clock)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        received.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
-        if len(received) > 1:
-            raise received[0]
-        request_stop(folder)
-        print_error("\nwaiting until all jobs have stopped; interrupt again to stop them without saving")
+        try:
+            interrupt(number, frame)
+        except KeyboardInterrupt as error:
+            received.append(error)
+            if len(received) > 1:
+                raise
+            request_stop(folder)
+            print_error("\nwaiting until all jobs have stopped; interrupt again to stop them without saving")
 
     try:
         with signals_handled({signal.SIGINT: handle, signal.SIGTERM: handle}):
@@ -77,21 +87,24 @@ def stopping_with_sweep(folder: Path) -> Iterator[None]:
     """Run the block, which is one job. Raise Terminated in it on SIGTERM, and once the sweep must stop.
 
     In a process of its own, a job ignores Ctrl-C, which a terminal sends to all processes: the process that runs the
-    sweep handles it. In that process, a job is interrupted as a single run is.
+    sweep handles it. The process continues to ignore it after the job: if joblib's idle processes ended, joblib would
+    kill those whose jobs are still saving. In the process of the sweep, a job is interrupted as a single run is.
     """
     if in_sweep_process():
         handler = InterruptHandler()
         with signals_handled({signal.SIGINT: handler, signal.SIGTERM: handler}):
             yield
         return
-    ended = threading.Event()
+    ended, interrupt = threading.Event(), InterruptHandler()
     watcher = threading.Thread(target=terminate_on_request, args=(folder, ended.wait), daemon=True)
 
     def terminate(number: int, frame: FrameType | None) -> None:
         ended.set()  # a second signal would stop the job without saving
-        raise Terminated
+        interrupt(number, frame)
 
-    with signals_handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: terminate}):
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with signals_handled({signal.SIGTERM: terminate}):
         watcher.start()
         try:
             yield
