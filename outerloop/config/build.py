@@ -20,8 +20,8 @@ from outerloop.config.model import make_model
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import identity_file
 from outerloop.config.shared_settings import samples_per_round, settings_to_compare
+from outerloop.core import round_scheduler
 from outerloop.core.outer_loop import OuterLoop
-from outerloop.core.round_scheduler import next_round
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.gathered_follower import GatheredFollower
 from outerloop.inner.lr_schedule import SCHEDULES
@@ -264,5 +264,4 @@ def first_round(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
     saved_outer = cache(saved_outer)
     schedule = make_schedule(config, saved_outer)
     state = saved_outer() if schedule.delay else None
-    in_flight = [Round(*flight["round"]) for flight in unwrap_parts(state)["in_flight"]] if state else []
-    return min([*in_flight, next_round(schedule, inner_step)])
+    return round_scheduler.first_round(schedule, unwrap_parts(state)["in_flight"] if state else [], inner_step)

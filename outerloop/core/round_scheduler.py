@@ -15,9 +15,10 @@ steps that the others took in the meantime.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from outerloop.protocols import Schedule
 from outerloop.types import Round
@@ -86,6 +87,14 @@ class RoundScheduler:
 def next_round(schedule: Schedule, step: int) -> Round:
     """Return the first round that launches after a later inner step than `step`."""
     return next(round for later in count(step + 1) for round in schedule.due(later).launch)
+
+
+def first_round(schedule: Schedule, in_flight: Iterable[Mapping[str, Any]], step: int) -> Round:
+    """Return the first round that is exchanged if a run resumes at inner step `step`.
+
+    This is the first of the saved rounds in flight (core/round.py), or else the first that launches after a later step.
+    """
+    return min([*(Round(*flight["round"]) for flight in in_flight), next_round(schedule, step)])
 
 
 class StepClock:

@@ -86,9 +86,8 @@ def run_worker(
     if isinstance(outer, GatheredFollower):
         follow(outer, trainer, validation, plan)
         return
-    worker = make_worker(
-        config,
-        corpus,
+    attach_audits(config, trainer, exchange, corpus)
+    worker = Worker(
         plan,
         trainer=trainer,
         outer=outer,
@@ -97,7 +96,11 @@ def run_worker(
         emit=emit,
         check_stop=check_stop,
         stop_point=stop_point,
+        sampler=make_sampler(config, corpus) if index == 0 else None,
+        export=partial(export_while_training, config, corpus, outer, run_dir),
     )
+    if config.scores.payloads:
+        outer.observe_landings(scorer_of(config, corpus, worker))
     if before_first_step is not None:
         before_first_step(trainer, corpus)
     for warning in (*notes_of(corpus), *outer.warnings):
@@ -128,38 +131,6 @@ def prepare_training(
 def parameters(trainer: Trainer[Any]) -> int:
     """Return the number of trained parameters."""
     return sum(p.numel() for p in trainer.params)
-
-
-def make_worker(
-    config: DictConfig,
-    corpus: Corpus,
-    plan: WorkerSettings,
-    *,
-    trainer: Trainer[Any],
-    outer: OuterLoop,
-    exchange: Exchange,
-    validation: Tensor,
-    emit: Callable[[Event], None],
-    check_stop: Callable[[], None],
-    stop_point: StopPoint | None,
-) -> Worker:
-    """Return a worker that is ready to train or to resume, with the audits and scores of the configuration."""
-    attach_audits(config, trainer, exchange, corpus)
-    worker = Worker(
-        plan,
-        trainer=trainer,
-        outer=outer,
-        exchange=exchange,
-        validation=validation,
-        emit=emit,
-        check_stop=check_stop,
-        stop_point=stop_point,
-        sampler=make_sampler(config, corpus) if plan.index == 0 else None,
-        export=partial(export_while_training, config, corpus, outer, plan.run_dir),
-    )
-    if config.scores.payloads:
-        outer.observe_landings(scorer_of(config, corpus, worker))
-    return worker
 
 
 def scorer_of(config: DictConfig, corpus: Corpus, worker: Worker) -> PayloadScorer:

@@ -19,9 +19,9 @@ SIDE = 64
 
 @dataclass(frozen=True)
 class TrialState:
-    """Measures, when asked, the state that a feedback and a method will have. A trial step changes neither of them.
+    """Measures how much state a feedback and a method will have, by a trial step that changes neither of them.
 
-    feedback, method: parts without state, which no run uses.
+    feedback, method: unused copies, without state.
     dtype: the dtype of the slow weights.
     """
 

@@ -222,7 +222,8 @@ def test_an_interrupted_job_has_not_died(trained, monkeypatch, tmp_path, capsys)
 
 
 def runs_until_signalled(monkeypatch, folder, number):
-    """The value of a job in a process of its own, whose training is a wait in which this signal arrives."""
+    """The value of a job in a process of its own. In its training, this signal arrives twice, or the sweep stops."""
+    handled_twice = []
     hydra = {"sweep": {"dir": str(folder)}, "job": {"num": 0}, "overrides": {"task": [], "hydra": []}}
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
     monkeypatch.setattr(sweep_stop, "sweep_process", None)
@@ -231,14 +232,19 @@ def runs_until_signalled(monkeypatch, folder, number):
     def wait(config, *, overrides):
         if number is None:
             sweep_stop.request_stop(folder)
-        else:
-            for _ in range(2):  # `timeout` signals a process and its group
-                os.kill(os.getpid(), number)
-        time.sleep(0.3)
+            time.sleep(60)  # ended by the request
+        try:
+            signal.raise_signal(number)
+        finally:  # `timeout` signals a process and its group
+            signal.raise_signal(number)
+            handled_twice.append(number)
         return {"val_loss": 1.0}
 
     monkeypatch.setattr(multirun, "train", wait)
-    return multirun.run_job(load.load([*SMALL.split(), f"run_dir={folder}/0"]))
+    stopped = sweep_stop.must_stop(folder)
+    value = multirun.run_job(load.load([*SMALL.split(), f"run_dir={folder}/0"]))
+    assert handled_twice == ([] if number is None or stopped else [number])
+    return value
 
 
 @pytest.fixture
@@ -278,8 +284,7 @@ def test_a_sweep_stops_its_jobs_and_those_that_have_not_begun(bypassed, tmp_path
 def test_a_sweep_that_is_interrupted_waits_for_its_jobs(number, error, then, tmp_path, capsys):
     done = []
     with pytest.raises(error) as raised, sweep_stop.waiting_for_jobs(tmp_path):
-        os.kill(os.getpid(), number)
-        time.sleep(0.01)
+        signal.raise_signal(number)
         done.append(sweep_stop.must_stop(tmp_path))
         if then:
             raise then
@@ -292,11 +297,9 @@ def test_a_sweep_that_is_interrupted_twice_ends_at_once(tmp_path):
     now_s = [0.0]
     with pytest.raises(KeyboardInterrupt), sweep_stop.waiting_for_jobs(tmp_path, clock=lambda: now_s[0]):
         for now_s[0] in (0.0, 0.5):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
+            signal.raise_signal(signal.SIGINT)
         now_s[0] = 1.5
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
         pytest.fail("the second one did not end the block")
 
 

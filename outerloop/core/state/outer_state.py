@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outerloop.core.loop import RoundLoop
-from outerloop.core.round_scheduler import next_round
+from outerloop.core.round_scheduler import first_round
 from outerloop.exchange_protocols import joined_round
 from outerloop.state.part_states import check_fragments, check_state, load_part, on_device, unwrap_parts
 from outerloop.types import Round, UserError
@@ -79,12 +79,11 @@ class OuterState:
 
     def first_round(self, state: Mapping[str, Any]) -> Round:
         """Return the first round that is exchanged after `state` is loaded: one in flight, or else the next launch."""
-        in_flight = [Round(*flight["round"]) for flight in state["in_flight"]]
         schedule = self.loop.launcher.schedule
         if self.parts.get("schedule"):
             schedule = copy.copy(schedule)
             load_part("schedule", schedule, state.get("schedule", {}))
-        return min([*in_flight, next_round(schedule, state["inner_step"])])
+        return first_round(schedule, state["in_flight"], state["inner_step"])
 
 
 def check_landing(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ sweep_process: int | None = None
 STOP = ".stop"
 """File in the folder of a sweep whose jobs must stop."""
 LOOK_S = 0.5
-"""Seconds after which a job looks for the file again."""
+"""Seconds between two checks for the file."""
 
 
 @contextmanager
@@ -86,9 +86,10 @@ def waiting_for_jobs(folder: Path, clock: Callable[[], float] = time.monotonic) 
 def stopping_with_sweep(folder: Path) -> Iterator[None]:
     """Run the block, which is one job. Raise Terminated in it on SIGTERM, and once the sweep must stop.
 
-    In a process of its own, a job ignores Ctrl-C, which a terminal sends to all processes: the process that runs the
-    sweep handles it. The process continues to ignore it after the job: if joblib's idle processes ended, joblib would
-    kill those whose jobs are still saving. In the process of the sweep, a job is interrupted as a single run is.
+    If the job runs in another process than the sweep, that process ignores Ctrl-C from then on. A terminal sends Ctrl-C
+    to all processes, and the process of the sweep handles it. If an idle process of joblib ended, joblib would kill the
+    processes whose jobs are still saving. In the process of the sweep, as with n_jobs=1, Ctrl-C interrupts a job as it
+    does a single run.
     """
     if in_sweep_process():
         handler = InterruptHandler()

@@ -89,7 +89,7 @@ class RoundContext:
     """
 
     def __init__(
-        self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]], fragments: int = 1
+        self, trust: AccessControl, *, own: str, names: Callable[[], Mapping[str, str]], fragments: int
     ) -> None:
         self.trust, self.own, self.names, self.fragments = trust, own, names, fragments
         self.events: EventQueue[Event] = EventQueue()
