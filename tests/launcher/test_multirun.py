@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -338,9 +339,10 @@ def test_jobs_in_processes_of_their_own_save_before_the_sweep_ends(launcher, num
     try:
         assert eventually(lambda: all(rounds_done(job) > 2 for job in jobs), limit_s=120)
         (os.killpg if number == signal.SIGINT else os.kill)(sweep.pid, number)
-        code = sweep.wait(60)
+        code = sweep.wait(120)
     finally:
-        sweep.kill()
+        with suppress(ProcessLookupError):  # the jobs too
+            os.killpg(sweep.pid, signal.SIGKILL)
     assert code == 128 + number, (tmp_path / "log").read_text()
     assert all(checkpoint.sealed(job) for job in jobs), (tmp_path / "log").read_text()
     assert "waiting until all jobs have stopped" in (tmp_path / "log").read_text()
