@@ -42,6 +42,8 @@ HEAD = struct.Struct("<4sBIHQQQ")
 CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
+PART = struct.Struct("<BBB")
+SHAPES = [struct.Struct(f"<{dims}I") for dims in range(MAX_DIMS + 1)]
 MAX_PARTS = 16
 """Maximum number of parts of a tensor, and of different part names in a message. Empty parts need no bytes in the
 sections, so that without this limit a small message could describe many of them."""
@@ -221,10 +223,11 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
     """
     entries = {}
     for _ in range(read_part_count(reader)):
-        name, dtype, dims = names[reader.read_int("<B")], DTYPES[reader.read_int("<B")], reader.read_int("<B")
+        name_index, dtype_code, dims = reader.read_struct(PART)
+        name, dtype = names[name_index], DTYPES[dtype_code]
         if dims > MAX_DIMS:
             raise InvalidMessage(f"a part has {dims} dimensions, more than the limit of {MAX_DIMS}")
-        shape = [reader.read_int("<I") for _ in range(dims)]
+        shape = list(reader.read_struct(SHAPES[dims]))
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise InvalidMessage(f"a part of shape {shape} does not fit in a message of {len(reader.data)} bytes")
         if name in entries:

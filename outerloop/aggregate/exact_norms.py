@@ -18,10 +18,9 @@ import math
 import torch
 from torch import Tensor
 
+from outerloop.kernels.exact_squares import PIECE, exact_squares
 from outerloop.kernels.portable import exact_sum
 
-PIECE = 1 << 20
-"""Number of values processed at a time, which limits temporaries to 16 MiB whatever the size of the tensor."""
 BLOCK = 1 << 18
 """Number of values of a sum that a CPU processes at a time. With PIECE values at a time, a sum takes up to 8 times as
 long: its temporaries do not fit in the cache, and their memory is requested from the system each time. The bits of the
@@ -36,7 +35,20 @@ def sum_of_squares(x: Tensor, *, of: int) -> float:
 
     of: number of values, including zeros that x may omit.
     """
-    return sum_of_products(x, x, of=of)
+    return sum_of_products(x, x, of=of) if x.dtype == torch.float64 else sums_of_squares(x.reshape(1, -1), of=of)[0]
+
+
+def sums_of_squares(x_PN: Tensor, *, of: int) -> list[float]:
+    """Return Σ x² of each row of a tensor of at most 32 bits per value, or infinity for rows that are not finite.
+
+    of: number of values of a row, including zeros that x may omit.
+    """
+    if not x_PN.numel():
+        return [0.0] * len(x_PN)
+    bits = sum_bits(of)
+    top_P, total_P = exact_squares(x_PN.float(), bits)
+    sums = zip(top_P.tolist(), total_P.tolist(), strict=True)
+    return [scaled_up(total, 2 * exponent(top) - bits) if math.isfinite(top) else math.inf for top, total in sums]
 
 
 def sum_of_products(x: Tensor, y: Tensor, *, of: int) -> float:

@@ -18,7 +18,7 @@ from torch import Size, Tensor
 
 from outerloop.compress import check_names
 from outerloop.kernels.reference import pack_codes, unpack_codes
-from outerloop.kernels.select import split_rows, split_rows_of_levels
+from outerloop.kernels.select import decode_rows, split_rows
 from outerloop.types import CodecContext, Parts, UserError
 
 
@@ -53,15 +53,17 @@ def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callab
     `dequantize` maps the codes (G, L) uint8 and scales (G,) bfloat16 of G groups of L values to (G, L) float32.
     """
     check_names(parts, "code", "scale")
-    count, scale_G = shape.numel(), parts["scale"]
+    check_scales(parts["scale"], shape.numel(), length)
+    code_N = unpack_codes(parts["code"], bits, shape.numel())
+    return decode_rows(code_N, parts["scale"], length, dequantize).view(shape)
+
+
+def check_scales(scale_G: Tensor, count: int, length: int) -> None:
+    """Raise ValueError unless there is one valid scale for each group of `length` of `count` values."""
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:
         raise ValueError(f"scales of shape {tuple(scale_G.shape)} do not fit {count} values in groups of {length}")
     if not all_magnitudes(scale_G):
         raise ValueError("a scale is negative or not finite")
-    code_rows = split_rows(unpack_codes(parts["code"], bits, count), length)
-    scale_rows = split_rows_of_levels(scale_G, count, length)
-    rows = [dequantize(code_GL, scale) for code_GL, scale in zip(code_rows, scale_rows, strict=True)]
-    return torch.cat([scale_G.new_zeros(0, dtype=torch.float32), *(row.view(-1) for row in rows)]).view(shape)
 
 
 def all_magnitudes(scale: Tensor) -> bool:

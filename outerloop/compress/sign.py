@@ -11,11 +11,14 @@ x̂ is the decoded value of x. Sizes: N values, G groups, L values per group.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Size, Tensor
 
-from outerloop.compress import group_scaled
-from outerloop.compress.group_scaled import checked_chunk, group_length
-from outerloop.kernels.reference import sign_rows, sign_rows_decode
+from outerloop.compress import check_names, group_scaled
+from outerloop.compress.group_scaled import check_scales, checked_chunk, group_length
+from outerloop.kernels.reference import check_codes, sign_rows
+from outerloop.kernels.sign import sign_decode
 from outerloop.types import CodecContext, Parts
 
 
@@ -40,5 +43,15 @@ class Sign:
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or invalid scales."""
-        length = group_length(self.chunk, shape.numel(), context)
-        return group_scaled.decode(parts, shape, length, 1, sign_rows_decode)
+        return self.decode_all([parts], shape, context)[0]
+
+    def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
+        """Decode the parts of P peers together to (P, *shape) float32. Raises ValueError if any parts are invalid."""
+        count = shape.numel()
+        length = group_length(self.chunk, count, context)
+        for parts in parts_P:
+            check_names(parts, "code", "scale")
+            check_scales(parts["scale"], count, length)
+            check_codes(parts["code"], 1, count)
+        codes, scales = ([parts[name] for parts in parts_P] for name in ("code", "scale"))
+        return sign_decode(codes, scales, count, length).view(len(codes), *shape)

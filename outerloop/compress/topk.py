@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Size, Tensor
@@ -30,19 +29,15 @@ from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, UserError
 
 
-@runtime_checkable
-class BatchDecoder(Protocol):
-    """A compressor that can decode one tensor's payloads from P peers together, which is faster than one by one."""
-
-    def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-        """Return the decoded tensors of P peers, (P, *shape) float32. Raises ValueError if any parts are invalid."""
-        ...
-
-
 def decode_all(codec: Compressor, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
-    """Decode the parts of P >= 1 peers to (P, *shape) float32, with any codec. Raises ValueError on invalid parts."""
-    if isinstance(codec, BatchDecoder):
-        return codec.decode_all(parts_P, shape, context)
+    """Decode the parts of P >= 1 peers to (P, *shape) float32. Raises ValueError on invalid parts.
+
+    Uses the method `decode_all` of the codec, with the same arguments and result, if it has one: that is faster than
+    one peer after another.
+    """
+    together = getattr(codec, "decode_all", None)  # isinstance with a protocol would take 5 µs per tensor
+    if together:
+        return together(parts_P, shape, context)
     return torch.stack([codec.decode(parts, shape, context).float() for parts in parts_P])
 
 

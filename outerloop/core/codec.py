@@ -78,7 +78,7 @@ class UpdateCodec:
         has the shape and device of `like`. Raises InvalidMessage, naming the peer and the tensor, if decoding fails.
         """
         codec = compressor_of(self.compress, like.shape)
-        return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
+        return self.read(message, name, like, getattr(codec, "coefficients", codec.decode))
 
     def values(self, number: int, name: str, aggregate: Tensor) -> Tensor:
         """Convert aggregated coefficients to values by applying the compressor's inverse transform, if it has one.

@@ -15,6 +15,7 @@ A tensor is cut into chunks in memory order; the last chunk may be shorter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -72,10 +73,16 @@ def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
     return [row for row in rows if row.numel()]
 
 
-def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tensor]:
-    """Split levels (G, ...), one entry per row, in the same way as `split_rows` splits `count` values."""
-    whole = count // length
-    return [level for level in (level_G2[:whole], level_G2[whole:]) if level.numel()]
+def decode_rows(code_N: Tensor, level_G: Tensor, length: int, decode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Decode the codes of rows of `length` values, the last of which may be shorter. Return (N,) float32.
+
+    level_G: the levels of each row, (G, ...).
+    decode: maps the codes of C rows of L values, (C, L), and their levels, (C, ...), to values, (C, L) float32.
+    """
+    whole = len(code_N) // length
+    levels = [level for level in (level_G[:whole], level_G[whole:]) if level.numel()]
+    rows = [decode(code_CL, level).view(-1) for code_CL, level in zip(split_rows(code_N, length), levels, strict=True)]
+    return torch.cat(rows or [level_G.new_zeros(0, dtype=torch.float32)])
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
-from outerloop.kernels.select import split_rows, split_rows_of_levels
+from outerloop.kernels.select import decode_rows, split_rows
 
 
 @operator()
@@ -29,10 +29,7 @@ def two_bit_decode(code: list[Tensor], level: list[Tensor], count: int, group: i
 
 def decode_one(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
     """Decode the codes and levels of one peer to (count,) float32."""
-    codes = split_rows(unpack_codes(code, 2, count), group)
-    levels = split_rows_of_levels(level, count, group)
-    rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, levels, strict=True)]
-    return torch.cat(rows or [level.new_zeros(0, dtype=torch.float32)])
+    return decode_rows(unpack_codes(code, 2, count), level, group, mean_split_decode)
 
 
 @two_bit_encode.fake

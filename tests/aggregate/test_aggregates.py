@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outerloop.aggregate import exact_norms
-from outerloop.aggregate.exact_norms import sum_of_products, sum_of_squares
+from outerloop.aggregate.exact_norms import sum_of_products, sum_of_squares, sums_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
@@ -71,6 +71,7 @@ def test_a_sum_of_squares_is_right_and_the_same_in_any_order(count, scale):
     padded = torch.cat([x, torch.zeros(7)]).view(-1, 1)
     found = sum_of_squares(x, of=count)
     assert found == sum_of_squares(shuffled, of=count) == sum_of_squares(padded, of=count)
+    assert found == sum_of_products(x, x, of=count) == sums_of_squares(torch.stack([x, 2 * x]), of=count)[0]
     assert found == pytest.approx(float(x.double().square().sum()), rel=1e-5)
 
 

@@ -1,6 +1,8 @@
 """Compiled kernels equal their definitions bit for bit, whatever the input and the number of threads; and by hand."""
 
 import itertools
+import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -8,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
+from outerloop.kernels.exact_squares import exact_squares
 from outerloop.kernels.finite import all_finite, finite
 from outerloop.kernels.land import Landing, land
+from outerloop.kernels.reference import pack_codes
 from outerloop.kernels.rotation import random_signs
 from outerloop.kernels.select import Rows, Selection, absolute, select
+from outerloop.kernels.sign import sign_decode
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from tests.support import toy_pipelines
 
@@ -155,6 +160,48 @@ def test_two_bits_equal_their_definition(kind, n):
             assert all(map(same, got, expected)) and same(
                 two_bit_decode(*([part, part] for part in got), n, group), back
             )
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 64, 4095, 200_003])
+def test_decoded_signs_equal_their_definition(n):
+    draw = torch.Generator().manual_seed(n)
+    for group in (1, 3, 8, 72, 4096):
+        codes = [pack_codes(torch.randint(2, (n,), generator=draw, dtype=torch.uint8), 1) for _ in range(3)]
+        scales = [torch.randn(-(-n // group), generator=draw).abs().to(torch.bfloat16) for _ in range(3)]
+        expected = definition(sign_decode)(codes, scales, n, group)
+        assert expected.shape == (3, n)
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert same(sign_decode(codes, scales, n, group), expected)
+
+
+def test_signs_decode_to_plus_and_minus_the_magnitude_of_their_group():
+    code, scale = torch.tensor([0b00001101], dtype=torch.uint8), torch.tensor([2.0, 0.5], dtype=torch.bfloat16)
+    assert sign_decode([code], [scale], 5, 3).tolist() == [[-2.0, 2.0, -2.0, -0.5, 0.5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 7, 4097, 200_003])
+def test_exact_squares_equal_their_definition_and_exact_arithmetic(kind, n):
+    x = torch.stack([state(kind, n, torch.float32)[0] * factor for factor in (1.0, 1e-3, 0.0)])
+    width = 62 - n.bit_length()
+    expected = definition(exact_squares)(x, width)
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        assert all(map(same, exact_squares(x, width), expected))
+    seven = x[:, :7]
+    for row, found in zip(seven.tolist(), exact_squares(seven, width)[1].tolist(), strict=True):
+        scale = Fraction(2) ** (width - 2 * math.frexp(max(map(abs, row)))[1])
+        assert found == sum(math.floor(Fraction(value) ** 2 * scale) for value in row)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_exact_squares_of_a_row_that_is_not_finite(bad):
+    x = torch.ones(2, 70_000)
+    x[0, 69_999] = bad
+    for function in (exact_squares, definition(exact_squares)):
+        top, total = function(x, 40)
+        assert not top[0].isfinite() and total.tolist() == [0, 70_000 << 38] and top[1] == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

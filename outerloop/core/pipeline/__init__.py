@@ -161,11 +161,8 @@ class RoundPipeline:
         Raises InvalidMessage if a message cannot be decoded.
         """
         dense = {name: x for name, x in like.items() if name not in kept}
-        squares = [
-            self.dense.squares_of(message, dense) | self.fused.squares_of(row, kept, like)
-            for row, message in enumerate(messages)
-        ]
-        return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
+        squares = self.dense.squares_of(messages, dense) | self.fused.squares_of(kept, like)
+        return [math.sqrt(exact_sum(of_message)) for of_message in zip(*squares.values(), strict=True)]
 
     def land(self, aggregated: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
         """Update the residual, the slow and fast weights, and the buffers. Return Σ ḡ², where ḡ is the aggregate.

@@ -126,14 +126,15 @@ class DensePipeline:
             self.method.update(slow, mean, own)
         return squares(mean)
 
-    def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of a message, over the coefficients or values that are aggregated.
+    def squares_of(self, messages: Sequence[wire.Message], like: Tensors) -> dict[str, list[float]]:
+        """Return a mapping from tensor name to Σ x² of each message, over what is combined: coefficients or values.
 
-        If the method sends weights, x is their difference from this peer's slow weights. Raises InvalidMessage if the
+        If the method sends weights, x is their difference from this peer's slow weights. Raises InvalidMessage if a
         message cannot be decoded.
         """
         return {
-            name: self.sum_of_squares(name, self.decode(message, name, x), of=x.numel()) for name, x in like.items()
+            name: [self.sum_of_squares(name, self.decode(message, name, x), of=x.numel()) for message in messages]
+            for name, x in like.items()
         }
 
     def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.aggregate.exact_norms import sums_of_squares
 from outerloop.core.codec import UpdateCodec, blaming, on
 from outerloop.core.pipeline.dense import DensePipeline, LocalUpdate, finite
 from outerloop.kernels.land import Landing, land
@@ -144,9 +144,9 @@ class FusedPipeline:
             chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
 
-    def squares_of(self, row: int, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of one message. `row`: index of its sender among the peers, sorted by name."""
-        return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
+    def squares_of(self, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, list[float]]:
+        """Return a mapping from tensor name to Σ x² of each message."""
+        return {name: sums_of_squares(k.value, of=like[name].numel()) for name, k in kept.items()}
 
     def scaled(
         self, kept: dict[str, SparseUpdates], factors: list[float], norms: list[float]

@@ -1,7 +1,8 @@
-"""CPU kernels of `two_bit_encode` and `two_bit_decode`."""
+"""CPU kernels of `two_bit_encode` and `two_bit_decode`, and the frame of all decoders of groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -32,9 +33,19 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 @two_bit_decode.kernel("CPU")
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """Implement `two_bit_decode` on the CPU."""
+    return decode_groups_of_peers(decode_groups, code, level, count, group)
+
+
+def decode_groups_of_peers(
+    decode: Callable[..., None], code: list[Tensor], level: list[Tensor], count: int, group: int
+) -> Tensor:
+    """Decode the codes and levels of P peers to (P, count) float32 on all threads.
+
+    decode: compiled loop that decodes some of the groups of `group` values of one peer, such as `decode_groups`.
+    """
     x_PN = torch.empty(len(code), count, dtype=torch.float32)
     arrays = [map(as_array, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
-    loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
+    loops = [partial(decode, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
     parallel_loops(loops, -(-count // group), values=count)
     return x_PN
 
