@@ -77,7 +77,7 @@ class Job:
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
         tensors = self.slow, self.fast, self.residual, None, self.momentum
         weights = [x if x is None else x[first:last] for x in tensors]
-        run(*weights, self.position[:, sent], self.value[:, sent], None, None, self.how)
+        run(*weights, self.position[:, sent], self.value[:, sent], None, None, None, self.how)
 
     def in_slices(self, step: Callable, run: Callable) -> None:
         """Call `step` with the implementation `run`, slice by slice."""

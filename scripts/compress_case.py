@@ -129,11 +129,11 @@ class Case:
 
     def apply(self) -> None:
         """Apply the decoded positions and values to the residual, the slow weights and the fast weights."""
-        self.route.land(self.decoded, self.messages, self.slow, self.fast, included=True)
+        self.route.land(self.decoded, self.messages, self.slow, self.fast, {}, included=True)
 
     def decode_apply(self) -> None:
         """Decode all payloads and apply them."""
-        self.route.land(self.decode(), self.messages, self.slow, self.fast, included=True)
+        self.route.land(self.decode(), self.messages, self.slow, self.fast, {}, included=True)
 
     def step(self) -> None:
         """Run a whole outer step without the network: launch, decode and apply."""

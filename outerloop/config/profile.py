@@ -148,8 +148,8 @@ def inner_state(settings: DictConfig) -> Any:
 def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Return the bytes per parameter that a round needs for its inputs, messages and result while it is applied.
 
-    The fused pipeline stores the positions and values of every peer's kept entries, a copy of all fast weights if the
-    round is applied to a copy, and the unsent values of all fragments if the feedback keeps them in the fast weights.
+    The fused pipeline stores the positions and values of every peer's kept entries, and a copy of all fast weights if
+    the round is applied to a copy.
     The dense pipeline stores three float32 copies of the fragment (the update, the values sent, and the mean) and, if
     rounds are applied with a delay, a copy of all fast weights.
     """
@@ -169,8 +169,7 @@ def round_memory(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     if not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments + FLOAT * late
     codec = fused.sparse_of(x)
-    copies = on_copy + (fused.begin_memory is not None)
-    return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
+    return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * on_copy
 
 
 def chosen_recipes(names: str) -> list[str]:

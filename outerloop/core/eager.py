@@ -34,7 +34,7 @@ class EagerUpdates:
         """Apply this peer's update divided by `peers` right after the first launch, before any round has landed."""
         mean, replica = {name: x / peers for name, x in flight.update.items()}, self.launcher.replica
         self.method.update(replica.slow, mean, {})
-        self.launcher.pipeline.write(mean)
+        self.launcher.pipeline.write(mean, {})
         replica.update_hashes(mean)
 
     def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:

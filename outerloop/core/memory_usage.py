@@ -105,7 +105,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
             "slow": tree_bytes(outer.slow),
             "residual": tree_bytes(outer.feedback.state_dict()),
             "momentum": tree_bytes(outer.method.state_dict()),
-            "spare": tree_bytes(outer.pipeline.spare),
+            "spare": tree_bytes(outer.pipeline.copies),
             "buffers": tree_bytes(outer.model.buffers()),
         },
         outer.island.state_device,

@@ -20,15 +20,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from outerloop.kernels.specs import ResidualSpec
 from outerloop.types import Tensors, UserError
 
+NO_RESIDUAL = (None, None, 0.0)
+"""What the kernels read and write in place of a residual, its scales and its decay."""
+
 
 class LocalError:
-    """Error feedback that stores x − x̂ only during a landing, in memory that each landing reuses.
+    """Error feedback that stores x − x̂ only during a landing; the kernels do not store it at all.
 
     Args:
         beta: β, share of the unsent values that stays in the fast weights, 0 .. 1; with 1, nothing is lost.
@@ -47,7 +49,6 @@ class LocalError:
             raise UserError(f"feedback.growth={growth} must be at least 0: set feedback.growth=0 for a constant beta")
         self.beta, self.growth = beta, growth
         self.unsent: Tensors = {}
-        self.space: Tensors = {}
         self.landed: dict[str, int] = {}
 
     def beta_at(self, landed: int) -> float:
@@ -73,24 +74,17 @@ class LocalError:
         """Return slow − β_n (x − x̂), computed in place in the stored x − x̂, to avoid an allocation."""
         if name not in self.unsent:
             return slow
+        return self.unsent.pop(name).mul_(-self.next_share(name)).add_(slow)
+
+    def next_share(self, name: str) -> float:
+        """Return β_n of a parameter, and count one more round of it."""
         landed = self.landed.get(name, 0)
         self.landed[name] = landed + 1
-        return self.unsent.pop(name).mul_(-self.beta_at(landed)).add_(slow)
+        return self.beta_at(landed)
 
     def residual_spec(self) -> ResidualSpec:
-        """Return the description for the kernels: they read no residual, but write the unsent values for `begin`."""
-        return ResidualSpec(self.at_launch, self.at_landing, begin_memory=self.space)
-
-    def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return (None, None, 0.0): no residual, no scales, and a decay of 0, because there is nothing to read."""
-        return None, None, 0.0
-
-    def at_landing(self, name: str, like: Tensor) -> tuple[Tensor, None, float]:
-        """Return zeros shaped like `like`, in reused memory; the kernels write the unsent values there for `begin`."""
-        if name not in self.space:
-            self.space[name] = torch.empty_like(like, pin_memory=like.is_pinned())
-        self.unsent[name] = self.space[name].zero_()
-        return self.unsent[name], None, 0.0
+        """Return the description for the kernels: no residual and no scales, but unsent values in the fast weights."""
+        return ResidualSpec(lambda name: NO_RESIDUAL, lambda name, like: NO_RESIDUAL, unsent_share=self.next_share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of landed rounds of each parameter, by name.

@@ -1,12 +1,16 @@
 """The landing pass: average all payloads and update all state in one sweep.
 
 The state consists of the residual e, the momentum b, the slow weights and the fast weights. v_p are the decoded values
-of peer p, β the decay of the residual, μ the momentum factor, and η the learning rate.
+of peer p, β the decay of the residual, μ the momentum factor, η the learning rate, and κ the share of the unsent values
+that stays in the fast weights (feedback=local; otherwise 0).
 
     ḡ = Σ_p v_p / P, or Σ_p v_p / S, where S is the number of peers that sent a nonzero value for the coordinate
     e ← (slow − fast) + e · β − v         error feedback; v: the values that this peer sent
     b ← b · μ + ḡ;   slow ← slow − s · η  torch's SGD; s = ḡ + b · μ (Nesterov), s = b, or s = ḡ (without momentum)
-    fast ← slow
+    fast ← e · (−κ) + slow                (slow itself if κ is 0; e is only stored if a residual is given)
+
+If inner steps continued after the launch, `fast` are the weights at the launch, and the current weights θ keep the
+progress since then:  θ ← (θ − fast) + (e · (−κ) + slow);  `fast` does then not change.
 
 If signs are given, the values v_p are rotated (rotation.py): ḡ and this peer's v are rotated back, then used as above.
 The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
@@ -40,6 +44,7 @@ class Landing(NamedTuple):
         of all peers.
     lr, mu: learning rate and momentum of torch's SGD.
     nesterov: whether to use Nesterov momentum.
+    unsent_share: κ, 0 .. 1. It must be 0 if `own` is -1 or a residual is given.
     """
 
     own: int
@@ -50,9 +55,10 @@ class Landing(NamedTuple):
     lr: float
     mu: float
     nesterov: bool
+    unsent_share: float = 0.0
 
 
-@operator(mutates=("slow", "fast", "residual", "scale", "momentum"))
+@operator(mutates=("slow", "fast", "residual", "scale", "momentum", "current"))
 def land(
     slow: Tensor,
     fast: Tensor,
@@ -63,6 +69,7 @@ def land(
     value: Tensor,
     sent: Tensor | None,
     negative: Tensor | None,
+    current: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """Apply one round to one tensor in place. Return Σ ḡ², (1,) float64, where ḡ is the mean of all peers' payloads.
@@ -74,7 +81,10 @@ def land(
     value: (P, M) float32, each peer's decoded values at these positions.
     sent: (M,) float32, the values that this peer sent, if value[own] was changed after sending; else None.
     negative: sign bits of the rotation that was applied to the values (rotation.py), or None without rotation.
+    current: the fast weights θ, of the dtype of `fast`, if inner steps continued after the launch; else None.
     """
+    if current is not None:
+        current.sub_(fast)
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
     sum_N, senders_N = torch.zeros_like(slow).view(-1), torch.zeros_like(slow).view(-1)
@@ -83,24 +93,39 @@ def land(
         senders_N[at_M] += (value_M != 0).float()
     mean_N = sum_N / senders_N.clamp(min=1.0) if how.by_senders else divide(sum_N, len(value))
     mean = (mean_N if negative is None else rotate(mean_N, negative, how.chunk, True)).view_as(slow)
-    if residual is not None and how.own >= 0:
-        x = offer(slow, fast, read_residual(residual, scale, slow.shape), how.beta)
+    x = torch.empty(0)
+    if how.own >= 0 and (residual is not None or how.unsent_share):
+        held = None if residual is None else read_residual(residual, scale, slow.shape)
+        x = offer(slow, fast, held, how.beta)
         own_M = value[how.own] if sent is None else sent
         if negative is None:
             x.view(-1)[at_PM[how.own]] -= own_M
         else:
             own_N = torch.zeros_like(x).view(-1).index_put((at_PM[how.own],), own_M)
             x -= rotate(own_N, negative, how.chunk, True).view_as(x)
-        write_residual(x, residual, scale)
+        if residual is not None:
+            write_residual(x, residual, scale)
     step = mean
     if momentum is not None:
         momentum.copy_(momentum * how.mu + mean)
         step = mean + momentum * how.mu if how.nesterov else momentum
     slow.copy_(slow - step * how.lr)
-    fast.copy_(slow)
+    continue_from(slow, fast, current, x, how.unsent_share)
     return mean.double().square().sum().view(1)
 
 
 @land.fake
 def _(slow: Tensor, *rest: object) -> Tensor:
     return slow.new_empty(1, dtype=torch.float64)
+
+
+def continue_from(slow: Tensor, fast: Tensor, current: Tensor | None, unsent: Tensor, share: float) -> None:
+    """Set the fast weights from which inner steps continue. Overwrites `unsent`, which is not used if `share` is 0.
+
+    current: the progress since the launch, θ − fast, to which the new weights are added; None to set `fast`.
+    """
+    begun = unsent.mul_(-share).add_(slow) if share else slow
+    if current is None:
+        fast.copy_(begun)
+    else:
+        current.add_(begun)

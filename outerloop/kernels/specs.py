@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import Size, Tensor
 
 from outerloop.kernels.select import Rows
-from outerloop.types import CodecContext, Parts, Tensors
+from outerloop.types import CodecContext, Parts
 
 StoredResidual = tuple[Tensor | None, Tensor | None, float]
 """A tensor's residual, the residual's scales, and the decay β. Kernels change the residual and its scales in place.
@@ -62,14 +62,14 @@ class ResidualSpec:
     at_launch: parameter name -> the residual to read.
     at_landing: (parameter name, slow weights) -> the residual to write, allocated if it did not exist.
     block: number of consecutive values that share a scale, or 1 if there are no scales.
-    begin_memory: parameter name -> the tensor that `begin` subtracts from the slow weights; `at_landing` reuses its
-        memory. None if inner steps begin from the slow weights.
+    unsent_share: parameter name -> share of x − x̂ that stays in the fast weights at this landing. Each call counts as a
+        landing of the parameter. None if inner steps begin from the slow weights.
     """
 
     at_launch: Callable[[str], StoredResidual]
     at_landing: Callable[[str, Tensor], StoredResidual]
     block: int = 1
-    begin_memory: Tensors | None = None
+    unsent_share: Callable[[str], float] | None = None
 
 
 @dataclass(frozen=True)

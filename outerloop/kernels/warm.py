@@ -32,7 +32,7 @@ def warm() -> None:
         code, level_G2 = two_bit_encode(value_M, 4)
         two_bit_decode([code], [level_G2], len(value_M), 4)
         how = Landing(own=0, beta=0.9, chunk=256, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, *residual, None, position_M[None], value_M[None], None, None, how)
+        land(slow, fast, *residual, None, position_M[None], value_M[None], None, None, None, how)
     sign_decode([torch.zeros(13, dtype=torch.uint8)], [torch.zeros(25, dtype=torch.bfloat16)], 100, 4)
     exact_squares(slow.view(1, -1), 50)
     rotate(slow, random_signs(100, 0), 64, False)

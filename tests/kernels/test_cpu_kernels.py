@@ -106,11 +106,11 @@ def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
         how = Landing(own, 0.95, chunk, k, by_senders, 0.7, mu, nesterov)
         momentum = torch.randn(n) if mu else None
         expected = copies(slow, fast, *held, momentum)
-        squares = definition(land)(*expected, position, value, own_sent, None, how)
+        squares = definition(land)(*expected, position, value, own_sent, None, None, how)
         for count in (1, 3):
             torch.set_num_threads(count)
             got = copies(slow, fast, *held, momentum)
-            sum_of_squares = land(*got, position, value, own_sent, None, how)
+            sum_of_squares = land(*got, position, value, own_sent, None, None, how)
             assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip(got, expected, strict=True))
 
@@ -126,15 +126,45 @@ def test_a_rotated_selection_and_its_landing_equal_their_definition(kind, n):
         position, value = torch.stack([expected[0], other[0]]), torch.stack([expected[1], other[1]])
         how, momentum = Landing(0, 0.95, chunk, k, True, 0.7, mu, False), torch.randn(n) if mu else None
         landed = copies(slow, fast, *held, momentum)
-        squares = definition(land)(*landed, position, value, None, signs, how)
+        squares = definition(land)(*landed, position, value, None, signs, None, how)
         for count in (1, 3):
             torch.set_num_threads(count)
             got = select(slow, fast, *held, signs, Selection(0.95, chunk, k))
             assert same(got[0], expected[0]) and same(got[1], expected[1])
             state_after = copies(slow, fast, *held, momentum)
-            sum_of_squares = land(*state_after, position, value, None, signs, how)
+            sum_of_squares = land(*state_after, position, value, None, signs, None, how)
             assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip(state_after, landed, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "zero", "denormal", "huge"])
+@pytest.mark.parametrize("n", [0, 1, 4095, 10007])
+def test_a_landing_that_keeps_unsent_values_or_later_progress_equals_its_definition(kind, n):
+    cases = itertools.product(FAST, [(4096, 64), (256, 9)], (False, True), (0.0, 0.9), (0.0, 0.7), (False, True))
+    for dtype, (chunk, k), rotated, mu, share, late in cases:
+        slow, fast, progress = state(kind, n, dtype)
+        signs, momentum = random_signs(n, n) if rotated else None, torch.randn(n) if mu else None
+        sent = [definition(select)(x, None, None, None, signs, Selection(0.0, chunk, k)) for x in (slow - fast, slow)]
+        position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
+        how = Landing(0, 0.0, chunk, k, True, 0.7, mu, True, share)
+        tensors = slow, fast, None, None, momentum, (fast + progress).to(dtype) if late else None
+        *expected, current = copies(*tensors)
+        definition(land)(*expected, position, value, None, signs, current, how)
+        assert not late or same(expected[1], fast), "the weights at the launch"
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            *got, theta = copies(*tensors)
+            land(*got, position, value, None, signs, theta, how)
+            assert all(same(x, y) for x, y in zip([*got, theta], [*expected, current], strict=True))
+
+
+def test_a_landing_that_keeps_unsent_values_by_hand():
+    """Two of four values were sent: slow 8, fast 7, 6, 5, 4 at the launch, and 1 more since then."""
+    slow, fast = torch.full((4,), 8.0), torch.tensor([7.0, 6.0, 5.0, 4.0])
+    theta, position, value = fast + 1, torch.tensor([[2, 3]], dtype=torch.int32), torch.tensor([[3.0, 4.0]])
+    how = Landing(0, 0.0, 4, 2, by_senders=False, lr=1.0, mu=0.0, nesterov=False, unsent_share=0.5)
+    land(slow, fast, None, None, None, position, value, None, None, theta, how)
+    assert slow.tolist() == [8, 8, 5, 4] and theta.tolist() == [1 + 8 - 0.5 * 1, 1 + 8 - 0.5 * 2, 1 + 5, 1 + 4]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -236,7 +266,7 @@ def test_select_and_land_by_hand():
     assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
     positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
     how = Landing(own=0, beta=0.5, chunk=3, k=1, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-    land(slow, fast, residual, None, None, positions, values, None, None, how)
+    land(slow, fast, residual, None, None, positions, values, None, None, None, how)
     # mean by senders: [0, 0, (-2 + 4) / 2, 6, 0, -2]
     assert slow.tolist() == [1, 2, 2, -2, 5, 8] and fast.tolist() == slow.tolist()
     assert residual.tolist() == [1.5, 0, 0, 0, 1, 0]
@@ -266,7 +296,7 @@ def test_the_operators_trace_whole():
         code, level = two_bit_encode(value, 3)
         back = two_bit_decode([code], [level], value.numel(), 3)[0]
         how = Landing(0, 0.95, 256, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, residual, scale, None, position[None], back[None], None, None, how)
+        land(slow, fast, residual, scale, None, position[None], back[None], None, None, None, how)
         return back
 
     for eight_bit in (False, True):

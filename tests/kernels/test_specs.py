@@ -87,8 +87,10 @@ def test_what_the_descriptions_say():
     assert not rule.by_senders and rule.factors([1.0, 2.0, 4.0]) == [1.0, 1.0, 0.5]
     assert residual_spec(ErrorFeedback(beta=0.9)).at_launch("w") == (None, None, 0.9), "nothing is stored yet"
     local = residual_spec(LocalError(beta=0.9))
-    unsent, scale, beta = local.at_landing("w", torch.ones(3))
-    assert unsent.tolist() == [0, 0, 0] and unsent is local.begin_memory["w"] and (scale, beta) == (None, 0.0)
+    assert local.at_launch("w") == local.at_landing("w", torch.ones(3)) == (None, None, 0.0), "no residual"
+    assert local.unsent_share("w") == 0.9 and residual_spec(ErrorFeedback(beta=0.9)).unsent_share is None
+    growing = residual_spec(LocalError(beta=0.5, growth=2.0)).unsent_share
+    assert [growing(name) for name in ("w", "w", "v", "w")] == [0.5, 0.75, 0.5, pytest.approx(5 / 6)]
     method, slow = toy.sgd(0.7, 0.9, True), {"w": torch.ones(2)}
     method.init(slow)
     sgd = sgd_spec(method)

@@ -120,20 +120,21 @@ def payloads(kind: str, rows: Rows, peers: int) -> list[torch.Tensor]:
 
 
 def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momentum=True, nesterov=True, peers=3, own=1,
-               by_senders=False, eight_bit=False, clipped=False):  # fmt: skip
-    """Same residual, momentum, slow and fast; the metric to rounding."""
+               by_senders=False, eight_bit=False, clipped=False, share=0.0, late=False):  # fmt: skip
+    """Same residual, momentum, slow, fast and current weights; the metric to rounding."""
     rows = Rows(*size)
     weights = [values(kind, rows.count) for _ in range(4)]
     held = stored_as(weights[2] if residual else None, eight_bit)
     weights = [weights[0], weights[1].to(dtype), *held, weights[3] if momentum else None]
     sent = payloads(kind, rows, peers)
-    how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
-    ours = there(*weights)
+    how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov, share)
+    current = values(kind, rows.count).to(dtype) if late else None
+    ours, [theta] = there(*weights), there(current)
     run = land if ON_GPU else land_triton
     sent += [2 * sent[1][max(own, 0)] if clipped else None, None]
-    found = run(*ours, *there(*sent), how)
-    expected = land.definition(*weights, *sent, how)
-    for a, b in zip(ours, weights, strict=True):
+    found = run(*ours, *there(*sent), theta, how)
+    expected = land.definition(*weights, *sent, current, how)
+    for a, b in zip([*ours, theta], [*weights, current], strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             same(a, b)
@@ -167,6 +168,12 @@ def test_land_with(residual, momentum, nesterov, by_senders):
     settings = {"residual": residual, "momentum": momentum, "nesterov": nesterov, "by_senders": by_senders}
     for peers, own in itertools.product((1, 3), (-1, 0, "last")):
         check_land((71, 64, 5), peers=peers, own=peers - 1 if own == "last" else own, **settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("share", "late"), [(0.7, False), (0.0, True), (0.7, True)])
+def test_land_that_keeps_unsent_values_or_later_progress(share, late, dtype):
+    check_land((71, 64, 5), residual=False, dtype=dtype, by_senders=True, share=share, late=late)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 251, 4095, 4096, 4097])
@@ -213,6 +220,8 @@ def test_more_than_two_to_the_31_values():
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
-    land(slow, fast, None, None, None, position[None], value[None], None, None, how)
-    land.definition(end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, None, how)
+    land(slow, fast, None, None, None, position[None], value[None], None, None, None, how)
+    land.definition(
+        end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, None, None, how
+    )
     same(slow[-tail:], end)

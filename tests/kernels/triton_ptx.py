@@ -72,7 +72,7 @@ def test_land(compiled, peers, dtype):
     plain, none, eight_bit = (x, None), (None, None), to_eight_bit(x)
     for held, momentum, by_senders in ((plain, x, True), (plain, None, False), (none, x, False), (eight_bit, x, True)):
         how = Landing(0, 0.9, 4096, 64, by_senders, lr=0.7, mu=0.9, nesterov=True)
-        land_triton(x, x.to(dtype), *held, momentum, *sent, None, None, how)
+        land_triton(x, x.to(dtype), *held, momentum, *sent, None, None, None, how)
     check(compiled)
     assert all("bar.sync" in kernel.asm["ptx"] for kernel in compiled)
 

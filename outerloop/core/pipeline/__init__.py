@@ -182,13 +182,14 @@ class RoundPipeline:
         If merge_local is "carry", fast weights θ ← slow weights φ + (θ − θ at the launch), so that no inner step since
         the launch is lost or counted twice. Returns Σ ḡ², where ḡ is the aggregate.
         """
-        if self.carry:
-            self.island.add(fast_at_launch, alpha=-1)  # θ now contains only the progress since the launch
         kept, on_copy = aggregated.kept, self.fused.on_copy
+        current = self.island.read_raw(kept) if self.carry and self.island.in_place else {}
+        if self.carry:  # the other weights of the model now contain only the progress since the launch
+            rest = {name: x for name, x in fast_at_launch.items() if name not in current}
+            self.island.add(rest, alpha=-1)
         fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.read_raw(kept)
-        squares = self.update_slow(aggregated, update, fast, included=True)
-        in_place = not on_copy and self.fused.begin_memory is None  # the kernels have set θ to φ
-        self.write([*aggregated.mean, *(() if in_place else kept)], carry=self.carry)
+        squares = self.update_slow(aggregated, update, fast, current, included=True)
+        self.write(aggregated.mean, fast if on_copy and not current else {}, carry=self.carry)
         return squares
 
     def land_without_own(self, aggregated: AggregatedRound, update: Tensors) -> float:
@@ -199,20 +200,21 @@ class RoundPipeline:
         """
         fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        squares = self.update_slow(aggregated, update, self.island.read_raw(aggregated.kept), included=False)
+        squares = self.update_slow(aggregated, update, self.island.read_raw(aggregated.kept), {}, included=False)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
-    def update_slow(self, aggregated: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
+    def update_slow(
+        self, aggregated: AggregatedRound, update: Tensors, fast: Tensors, current: Tensors, *, included: bool
+    ) -> float:
         """Update the slow weights. If the round `included` this peer's message, also update the residual.
 
-        Returns Σ ḡ², where ḡ is the aggregate.
-
-        fast: the fast weights of fused tensors, which the kernels set to the new slow weights.
+        Returns Σ ḡ², where ḡ is the aggregate. `fast` and `current` are those of `FusedPipeline.land`.
         """
         slow = {name: self.slow[name] for name in aggregated.kept}
         squares = self.dense.land(aggregated.mean, aggregated.messages, update, self.slow, included=included)
-        return squares + self.fused.land(aggregated.kept, aggregated.messages, slow, fast, included=included)
+        kept, messages = aggregated.kept, aggregated.messages
+        return squares + self.fused.land(kept, messages, slow, fast, current, included=included)
 
     def discard(self, names: Iterable[str]) -> None:
         """Discard the fast weights' progress and the residual of these parameters: θ ← φ, e ← 0."""
@@ -221,12 +223,14 @@ class RoundPipeline:
             self.dense.feedback.forget(name)
         self.island.write(slow, merge_local=0.0)
 
-    def write(self, names: Iterable[str], *, carry: bool = False) -> None:
+    def write(self, names: Iterable[str], computed: Tensors, *, carry: bool = False) -> None:
         """Write to the model the fast weights from which inner steps continue after an update of the slow weights.
 
+        names: tensors whose fast weights the feedback computes now.
+        computed: those that the kernels have computed.
         carry: whether to add these fast weights to the model's current values instead of replacing the current values.
         """
-        begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
+        begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names} | computed
         if carry:
             self.island.add(begun, alpha=1)
         else:
@@ -260,16 +264,9 @@ class RoundPipeline:
         return {"carry": self.carry, "fused": sorted(self.split(self.slow)[0])}
 
     @property
-    def spare(self) -> tuple[Tensors, Tensors]:
-        """Tensors that launches and landings keep between rounds, excluding residual and momentum."""
-        return self.copies, self.fused.begin_memory or {}
-
-    @property
     def spare_bytes(self) -> int:
-        """Size of `spare` in bytes once all of its tensors are allocated."""
-        copies = sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
-        begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
-        return copies + tree_bytes(begun)
+        """Size in bytes of the copies that launches keep between rounds, once all of them are allocated."""
+        return sum(self.island.local_shard(name).nbytes for name in self.copied(self.slow))
 
 
 def in_precision_of(slow: Tensor, x: Tensor) -> Tensor:

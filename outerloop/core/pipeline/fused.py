@@ -12,8 +12,9 @@ dense pipeline is used. The choice depends on settings, shapes and memory order,
 start (Island.layouts), never on the machine. So all peers round in the same way.
 
 For the residual, the landing kernel recomputes Δ = φ − θ with the θ of the launch. If inner steps run between launch
-and landing, or if the fast weights do not become equal to the slow weights, the kernel uses a copy of that θ
-(`on_copy`), and the fast weights are written to the model afterwards.
+and landing, or if fast weights are merged with the model's, the kernel uses a copy of that θ (`on_copy`). It computes
+there the fast weights that are written to the model afterwards, or, if they are to keep the progress since the launch,
+changes those of the model.
 
 P is the number of peers, M the number of kept values of a tensor.
 """
@@ -98,11 +99,6 @@ class FusedPipeline:
             and slow.numel() > 0
         )
 
-    @property
-    def begin_memory(self) -> Tensors | None:
-        """Tensors subtracted from the slow weights before inner steps start, or None if nothing is subtracted."""
-        return self.residual.begin_memory if self.fits else None
-
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
         """Compute the pseudo-gradient, add feedback and select values in one pass, then encode the kept values.
 
@@ -170,6 +166,7 @@ class FusedPipeline:
         messages: list[wire.Message],
         slow: Tensors,
         fast: Tensors,
+        current: Tensors,
         *,
         included: bool,
     ) -> float:
@@ -177,7 +174,9 @@ class FusedPipeline:
 
         Returns Σ ḡ², where ḡ is the aggregate.
 
-        fast: the fast weights; if `included`, those at the launch.
+        fast: the fast weights; if `included`, those at the launch. They become those from which inner steps continue.
+        current: the current fast weights, if they are to change instead, and to keep their progress since the launch;
+            else empty.
         included: whether the round includes this peer's message.
         """
         if not updates:
@@ -191,15 +190,19 @@ class FusedPipeline:
             name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
         }
         momentum = {name: self.sgd.momentum_of(x) if step.momentum else None for name, x in like.items()}
+        share_of = residual.unsent_share if included else None
+        share = {name: share_of(name) if share_of else 0.0 for name in like}
 
         def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], updates[name], stored[name]
             context, sparse = self.codec.context(number, name), self.sparse_of(x)
             rows, signs = sparse.rows_at(x.numel(), context), on_device(sparse.signs(x.numel(), context), x.device)
-            how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
+            sgd = step.lr, step.momentum, step.nesterov
+            how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, *sgd, share[name])
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            return float(land(x, fast[name], held, scale, momentum[name], kept.position, value, sent, signs, how))
+            state = x, fast[name], held, scale, momentum[name]
+            return float(land(*state, kept.position, value, sent, signs, current.get(name), how))
 
         return sum(of_each(land_tensor, like).values())
 

@@ -1,8 +1,7 @@
 """CPU kernel of `land`: one sweep over chunks that fit in the L2 cache.
 
 Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum and
-rotation, slow weights change only at coordinates that some peer sent, so only these are updated. The fast weights
-become a copy of the slow weights.
+rotation, slow weights change only at coordinates that some peer sent, so only these are updated.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ def land_cpu(
     value: Tensor,
     sent: Tensor | None,
     negative: Tensor | None,
+    current: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """Implement `land` on the CPU."""
@@ -38,7 +38,7 @@ def land_cpu(
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [as_array(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
     payloads = [position.numpy(), value.numpy(), as_array(value[max(how.own, 0)] if sent is None else sent)]
-    payloads.append(bits_array(negative))
+    payloads += [bits_array(negative), as_array(fast.new_empty(0) if current is None else current)]
     parallel_rows(
         lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
         rows.chunks,
@@ -48,26 +48,32 @@ def land_cpu(
 
 
 @compiled
-def land_rows(slow, fast, residual, scale, momentum, position, value, sent, negative, how, first, last, squares):
+def land_rows(
+    slow, fast, residual, scale, momentum, position, value, sent, negative, current, how, first, last, squares
+):
     """Land chunks first .. last - 1: update weights, residual and momentum. Set squares[row] to Σ mean² of a chunk."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     own_row = np.empty(chunk if negative.size else 0, np.float32)
-    peers = 0 if how.by_senders else position.shape[0]
+    share, peers = np.float32(how.unsent_share), 0 if how.by_senders else position.shape[0]
     for row in range(first, last):
         start, begin = row * chunk, row * how.k
         n = min(chunk, slow.size - start)
         end = begin + (how.k * n + chunk - 1) // chunk
-        row_slow, row_fast = slow[start : start + n], fast[start : start + n]
+        row_slow, row_fast, row_unsent = slow[start : start + n], fast[start : start + n], buffer[:n]
         if residual.size:
-            row_residual = read_residual_row(residual, scale, start, n, buffer)
-            keep_row(row_slow, float_row(fast, start, n, other), row_residual, beta)
+            row_unsent = read_residual_row(residual, scale, start, n, buffer)
+            keep_row(row_slow, float_row(fast, start, n, other), row_unsent, beta)
+        elif share:
+            subtract_rows(row_slow, float_row(fast, start, n, other), row_unsent)
+        if residual.size or share:
             own_position, own_value = position[own, begin:end], sent[begin:end]
             if negative.size:
-                subtract_rotated(row_residual, own_position, own_value, negative, start, own_row[:n])
+                subtract_rotated(row_unsent, own_position, own_value, negative, start, own_row[:n])
             else:
-                subtract_sent(row_residual, own_position, own_value)
-            write_residual_row(row_residual, residual, scale, start)
+                subtract_sent(row_unsent, own_position, own_value)
+        if residual.size:
+            write_residual_row(row_unsent, residual, scale, start)
         for peer in range(position.shape[0]):
             add_sent(position, value, peer, begin, end, sums)
         if momentum.size or negative.size:
@@ -85,7 +91,14 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, nega
             for peer in range(position.shape[0]):
                 square += sent_row(row_slow, position, peer, begin, end, sums, peers, lr)
             squares[row] = square
-        convert(row_slow, row_fast)
+        row_begun = row_slow
+        if share:
+            row_begun = row_unsent
+            begin_row(row_slow, row_begun, share)
+        if current.size:
+            continue_row(current[start : start + n], row_fast, row_begun, other[:n])
+        else:
+            convert(row_begun, row_fast)
 
 
 @compiled
@@ -93,6 +106,13 @@ def keep_row(slow, fast, residual, beta):
     """Compute residual ← (slow − fast) + residual · beta."""
     for i in range(slow.size):
         residual[i] = (slow[i] - fast[i]) + residual[i] * beta
+
+
+@compiled
+def subtract_rows(x, y, difference):
+    """Compute difference ← x − y."""
+    for i in range(x.size):
+        difference[i] = x[i] - y[i]
 
 
 @compiled
@@ -165,3 +185,31 @@ def plain_row(slow, mean, lr):
     """Compute slow ← slow − mean · lr."""
     for i in range(slow.size):
         slow[i] = slow[i] - mean[i] * lr
+
+
+@compiled
+def begin_row(slow, unsent, share):
+    """Compute unsent ← unsent · (−share) + slow, the fast weights from which inner steps continue."""
+    for i in range(slow.size):
+        unsent[i] = unsent[i] * -share + slow[i]
+
+
+@compiled
+def continue_row(current, fast, begun, buffer):
+    """Compute current ← (current − fast) + begun. Each result is rounded to the dtype of `current`."""
+    if current.itemsize == buffer.itemsize:
+        for i in range(current.size):
+            current[i] = (current[i] - fast[i]) + begun[i]
+    else:
+        widened = np.empty(current.size, np.float32)
+        subtract_rows(float_row(current, 0, current.size, widened), float_row(fast, 0, current.size, buffer), buffer)
+        convert(buffer, current)
+        add_rows(float_row(current, 0, current.size, widened), begun, buffer)
+        convert(buffer, current)
+
+
+@compiled
+def add_rows(x, y, total):
+    """Compute total ← x + y."""
+    for i in range(x.size):
+        total[i] = x[i] + y[i]

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outerloop.kernels.land import Landing, land
+from outerloop.kernels.land import Landing, continue_from, land
 from outerloop.kernels.select import Rows
 from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_size, load_float, num_warps, spans, store_float, stored
 from outerloop.kernels.triton.eight_bit import load_residual, store_residual
@@ -42,11 +42,20 @@ def land_triton(
     value: Tensor,
     sent: Tensor | None,
     negative: Tensor | None,
+    current: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Implement `land` on the GPU. Fall back to the reference implementation for rotated values and long chunks."""
+    """Implement `land` on the GPU. Fall back to the reference implementation for rotated values and long chunks.
+
+    The fast weights after feedback=local, and those with inner steps since the launch, are computed in plain torch.
+    """
     if how.chunk > LARGEST_CHUNK or negative is not None:
-        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, negative, how)
+        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, negative, current, how)
+    if current is not None:
+        current.sub_(fast)
+        fast = fast.clone()  # because the kernel overwrites it
+    if how.unsent_share:
+        residual = torch.zeros_like(slow)  # for the unsent values
     rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_size(how.chunk), TILE)
@@ -86,6 +95,8 @@ def land_triton(
                 num_warps=warps,
                 enable_fp_fusion=False,
             )
+    if how.unsent_share or current is not None:
+        continue_from(slow, fast, current, slow if residual is None else residual, how.unsent_share)
     return squares_C.sum().view(1)
 
 
