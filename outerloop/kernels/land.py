@@ -93,7 +93,7 @@ def land(
         senders_N[at_M] += (value_M != 0).float()
     mean_N = sum_N / senders_N.clamp(min=1.0) if how.by_senders else divide(sum_N, len(value))
     mean = (mean_N if negative is None else rotate(mean_N, negative, how.chunk, True)).view_as(slow)
-    x = torch.empty(0)
+    x = None
     if how.own >= 0 and (residual is not None or how.unsent_share):
         held = None if residual is None else read_residual(residual, scale, slow.shape)
         x = offer(slow, fast, held, how.beta)
@@ -110,7 +110,7 @@ def land(
         momentum.copy_(momentum * how.mu + mean)
         step = mean + momentum * how.mu if how.nesterov else momentum
     slow.copy_(slow - step * how.lr)
-    continue_from(slow, fast, current, x, how.unsent_share)
+    continue_from(slow, fast, current, x if how.unsent_share else None, how.unsent_share)
     return mean.double().square().sum().view(1)
 
 
@@ -119,12 +119,13 @@ def _(slow: Tensor, *rest: object) -> Tensor:
     return slow.new_empty(1, dtype=torch.float64)
 
 
-def continue_from(slow: Tensor, fast: Tensor, current: Tensor | None, unsent: Tensor, share: float) -> None:
-    """Set the fast weights from which inner steps continue. Overwrites `unsent`, which is not used if `share` is 0.
+def continue_from(slow: Tensor, fast: Tensor, current: Tensor | None, unsent: Tensor | None, share: float) -> None:
+    """Set the fast weights from which inner steps continue: slow − unsent · share. Overwrites `unsent`.
 
     current: the progress since the launch, θ − fast, to which the new weights are added; None to set `fast`.
+    unsent: the values that were not sent, or None if none of them stay in the fast weights.
     """
-    begun = unsent.mul_(-share).add_(slow) if share else slow
+    begun = slow if unsent is None else unsent.mul_(-share).add_(slow)
     if current is None:
         fast.copy_(begun)
     else:

@@ -96,7 +96,7 @@ def land_triton(
                 enable_fp_fusion=False,
             )
     if how.unsent_share or current is not None:
-        continue_from(slow, fast, current, slow if residual is None else residual, how.unsent_share)
+        continue_from(slow, fast, current, residual if how.unsent_share else None, how.unsent_share)
     return squares_C.sum().view(1)
 
 
