@@ -25,7 +25,8 @@ def test_a_sweeper_that_samples_has_each_value_checked_once():
 def test_a_long_check_prints_its_progress(sweeper, number, monkeypatch, capsys):
     loaded = []
     monkeypatch.setattr(load, "load", loaded.append)
-    configs = sweep_check.load_combinations(["seed=range(0,200)", "rounds=1,2", f"hydra/sweeper={sweeper}"])
+    overrides = ["seed=range(0,200)", "rounds=1,2", f"hydra/sweeper={sweeper}"]
+    configs = sweep_check.load_combinations(overrides, sweep_check.hydra_settings(overrides))
     assert len(loaded) == len(configs) == number
     lines = [f"checked {done} of {number} combinations of options" for done in range(100, number + 1, 100)]
     assert capsys.readouterr().out.splitlines() == lines
@@ -43,6 +44,7 @@ def test_a_long_check_prints_its_progress(sweeper, number, monkeypatch, capsys):
     ],
 )
 def test_settings_of_hydra_that_do_not_apply_are_refused_in_one_line(typed, said):
+    overrides = ["seed=0,1", typed]
     with pytest.raises(UserError, match=said) as error:
-        sweep_check.load_combinations(["seed=0,1", typed])
+        sweep_check.load_combinations(overrides, sweep_check.hydra_settings(overrides))
     assert "\n" not in str(error.value)

@@ -25,12 +25,14 @@ PROGRESS_EVERY = 100
 """Number of checked combinations, which take about 0.3 s each, between two lines of progress."""
 
 
-def load_combinations(overrides: Sequence[str]) -> list[DictConfig]:
+def load_combinations(overrides: Sequence[str], settings: DictConfig) -> list[DictConfig]:
     """Load the configuration of every combination, or of a selection if a sweeper samples values.
 
-    Raises UserError if one is invalid.
+    settings: hydra's own settings, which name the sweeper.
+
+    Raises UserError if a combination is invalid.
     """
-    samples = hydra_settings(overrides).sweeper._target_ != BASIC
+    samples = settings.sweeper._target_ != BASIC
     if not samples:
         refuse_intervals(overrides)
     configs, found = [], combinations(overrides, samples=samples)
