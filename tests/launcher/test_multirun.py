@@ -19,11 +19,12 @@ from outerloop.commands import main, report
 from outerloop.config import load, run_directory
 from outerloop.config.options.sweep_check import hydra_settings
 from outerloop.launcher import multirun, train
+from outerloop.launcher.interrupts import Terminated
 from outerloop.launcher.run_info import with_short_names
 from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.report import runs
 from outerloop.state import checkpoint
-from outerloop.types import Terminated, UserError
+from outerloop.types import UserError
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import rounds_done
 
