@@ -40,9 +40,10 @@ from outerloop.swarm.gather.consensus_loop import ConsensusLoop
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests, PayloadRpc
+from outerloop.swarm.gather.reachability import ReachabilityProbe
 from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
-from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
+from outerloop.swarm.gather.round_timers import RoundTimers
 from outerloop.swarm.gather.settings import GatherSettings, Trust
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
