@@ -19,7 +19,7 @@ from outerloop.config import budget, load
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
-from outerloop.config.options.sweep_check import hydra_settings, load_combinations
+from outerloop.config.options.sweep_check import expand_globs, hydra_settings, load_combinations
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
@@ -48,7 +48,7 @@ def multirun(overrides: list[str]) -> int:
     machine save and end first (sweep/stop.py). Only recorded failures are printed then: the other runs can be resumed,
     as their last lines state.
     """
-    overrides = complete(overrides)
+    overrides = expand_globs(complete(overrides))
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
     settings = hydra_settings(overrides)
