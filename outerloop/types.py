@@ -5,12 +5,8 @@ Letters for shapes in all files: N values in a tensor, C chunks, L values per ch
 
 from __future__ import annotations
 
-import math
-import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -106,44 +102,6 @@ class Stopped(BaseException):
 
     This is not an error, so `except Exception` does not catch it.
     """
-
-
-class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM. It shuts down cleanly, as after Ctrl-C, but with exit code 143."""
-
-
-def raise_terminated(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM by raising Terminated."""
-    raise Terminated
-
-
-SAME_S = 1.0
-"""Seconds after a SIGINT or SIGTERM in which another one is ignored."""
-
-
-class InterruptHandler:
-    """A signal handler that raises KeyboardInterrupt on SIGINT and Terminated on SIGTERM.
-
-    Signals within SAME_S after one that raised are ignored: `timeout` and others signal a process and then its group,
-    so it receives the signal twice, but a second interrupt stops a run without saving (launcher/supervisor.py).
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.raised_s = clock, -math.inf
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        now_s = self.clock()
-        if now_s >= self.raised_s + SAME_S:
-            self.raised_s = now_s
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-
-
-def handle_interrupts() -> None:
-    """Install an InterruptHandler. An ignored SIGINT, as of a program in the background, stays ignored."""
-    handler = InterruptHandler()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
 
 
 class ReplicasDiverged(Exception):

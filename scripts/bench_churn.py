@@ -38,8 +38,8 @@ from faults_machine import Row, left_behind
 from faults_report import compared, report
 from omegaconf import OmegaConf
 
+from outerloop.launcher.interrupts import raise_terminated
 from outerloop.swarm.timeouts import LEAD_S
-from outerloop.types import raise_terminated
 
 LAST_S = 60.0
 """Processes do not arrive in the last LAST_S seconds of a run, because they could hardly join before its end."""

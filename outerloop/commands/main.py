@@ -17,8 +17,9 @@ import outerloop.launcher.passive_threads  # must precede every import that load
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.launcher.interrupts import Terminated
 from outerloop.output import OutputLost, finish_streams, prepare_streams, print_error
-from outerloop.types import Terminated, UserError, missing_package, printable
+from outerloop.types import UserError, missing_package, printable
 
 HELP = """\
 outerloop {version}: train one model on machines that are far apart.

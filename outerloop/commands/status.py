@@ -18,6 +18,7 @@ from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import make_table
 from outerloop.commands.observe import RunObservation, SeenPeers, observe_run
 from outerloop.core.contributor_rows import ContributorTable
+from outerloop.launcher.interrupts import Terminated, raise_terminated
 from outerloop.report.contributors import COLUMNS, contributor_cells, total_of
 from outerloop.sinks.console import format_bytes
 from outerloop.swarm.accountability.evidence import Evidence
@@ -26,7 +27,7 @@ from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
-from outerloop.types import Terminated, UserError, raise_terminated
+from outerloop.types import UserError
 
 PIPE_WIDTH = 180
 """Table width in characters when the output is a file or a pipe."""

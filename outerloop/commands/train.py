@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.config import load
 from outerloop.config.options import typed_options
 from outerloop.config.options.search_path import config_dir
-from outerloop.types import UserError, handle_interrupts
+from outerloop.launcher.interrupts import handle_interrupts
+from outerloop.types import UserError
 
 SHOWN = ("job", "hydra", "all")
 """Allowed values of --cfg. If the flag has no value, the first one is used."""

@@ -201,7 +201,7 @@ def make_rank_outer_loop(
     else:
         island = Gathered(model, layout.ranks, state_device=device)
         if layout.is_follower:
-            return GatheredFollower(model, island, make(config.schedule))
+            return GatheredFollower(island, model, make(config.schedule))
     return make_outer_loop(
         config, model, exchange, rounds=config.rounds, samples_per_round=samples_per_round(config), island=island
     )

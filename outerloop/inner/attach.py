@@ -47,9 +47,9 @@ class Attached:
         counted: number of inner steps counted by this object.
 
     Raises:
-        UserError: if `samples` is not a positive whole number, if `outer` is attached already, if the optimizer does
-            not call its step hooks or does not train a parameter that would be exchanged, or if a trainable parameter
-            was added to the model after `outer` was made.
+        UserError: if `samples` is not a positive whole number, if `outer` is attached already, or another outer loop
+            of the same parameters is, if the optimizer does not call its step hooks or does not train a parameter that
+            would be exchanged, or if a trainable parameter was added to the model after `outer` was made.
     """
 
     def __init__(
@@ -70,12 +70,15 @@ class Attached:
             )
         outer.island.check_parameters()
         check_covered(optimizers, outer)
+        check_unshared(optimizers[-1], outer)
         warn_of_other_optimizer(optimizers, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.counted = 0
         outer.is_attached, outer.notifies_updates = True, sole_writer
         eager = torch.compiler.disable  # a compiled optimizer step must not compile the rounds
-        self.handles = [optimizers[-1].register_step_post_hook(eager(self._after_step))]
+        after_step = eager(self._after_step)
+        after_step.outer = outer  # for check_unshared
+        self.handles = [optimizers[-1].register_step_post_hook(after_step)]
         if sole_writer:
             self.handles += [each.register_step_pre_hook(eager(self._before_step)) for each in optimizers]
 
@@ -178,6 +181,19 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
             raise UserError(
                 f"{name} is trainable, but {kind} does not train it: pass it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
+            )
+
+
+def check_unshared(optimizer: Optimizer, outer: StepHooks) -> None:
+    """Check that no attached outer loop exchanges a parameter of `outer`. Raises UserError that names the first one."""
+    hooks = optimizer._optimizer_step_post_hooks.values()
+    others = [hook.outer for hook in hooks if hasattr(hook, "outer")]
+    exchanged = {id(p) for other in others for p in other.island.params.values()}
+    for name, p in outer.island.params.items():
+        if id(p) in exchanged:
+            raise UserError(
+                f"{name} is exchanged by another outer loop that is attached to this optimizer, and each would"
+                " overwrite what the other writes: call remove() on the object that attach returned for it"
             )
 
 

@@ -23,24 +23,17 @@ from outerloop.replica.gathered import Follower, Gathered
 from outerloop.types import Tensors
 
 
-class GatheredFollower:
-    """Stands in for the outer loop on a non-leader rank. It knows the current inner step, but has no outer state."""
+class GatheredFollower(Follower):
+    """A Follower that is trained by a `Trainer`, whose inner steps are commands of the leader as well (`follow`)."""
 
-    trial_state = None
-    spare_bytes = 0
     last_landed = None
-    is_attached = notifies_updates = False
 
-    def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
-        self.model, self.island, self.schedule = model, island, schedule
-        self.inner_step, self.slow = 0, Tensors()
-
-    def before_update(self) -> float:
-        """Return 0 seconds of waiting, because nothing reads the weights in the background."""
-        return 0.0
+    def __init__(self, island: Gathered, model: Module, schedule: Schedule) -> None:
+        super().__init__(island, model)
+        self.schedule = schedule
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Return no reports, because only the leader runs rounds."""
+        """Return an empty list, because `follow` counts inner steps and executes all commands."""
         return []
 
     def temporary_weights(self, weights: Tensors) -> AbstractContextManager[None]:
@@ -48,17 +41,13 @@ class GatheredFollower:
         return nullcontext()
 
     def evolved(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing, because `state` is empty."""
+        """Return the inner step, as `state_dict` does."""
+        return self.state_dict()
 
 
 def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, settings: WorkerSettings) -> None:
     """Execute the leader's commands until it sends "leave". Raises UserError or LeaderFailed if the leader fails."""
-    follower = Follower(outer.island, outer.model)
-    while (command := follower.recv_command())["do"] != "leave":
+    while (command := outer.recv_command())["do"] != "leave":
         if command["do"] == "step":
             outer.inner_step = command["inner_step"]
             trainer.step()

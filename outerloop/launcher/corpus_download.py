@@ -6,9 +6,8 @@ training starts.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -118,7 +117,7 @@ def source_peers(config: DictConfig) -> Iterator[tuple[ObserverNode, list[str]]]
 
 async def reconnected_peers(node: ObserverNode, config: DictConfig) -> list[str]:
     """Connect to the initial peers again, in case a connection broke, and return what `current_peers` returns."""
-    await dial_all(node, initial_peers(config))
+    await node.dial_all(initial_peers(config))
     return await current_peers(node, config)
 
 
@@ -137,11 +136,11 @@ async def current_peers(node: ObserverNode, config: DictConfig) -> list[str]:
 
 def dial_any(node: ObserverNode, addresses: Sequence[str]) -> None:
     """Connect to those of these peers that can be reached. Raises UserError if none can."""
-    results = node.call(dial_all(node, addresses), timeout_s=2 * OPEN_S)
-    if all(isinstance(result, Unreachable) for result in results):
+    failed = node.call(node.dial_all(addresses), timeout_s=2 * OPEN_S)
+    if failed.keys() >= set(addresses):
         raise UserError(
-            f"no initial peer can be reached ({addresses[0]}: {results[0]}): check exchange.initial_peers and your"
-            " network"
+            f"no initial peer can be reached ({addresses[0]}: {failed[addresses[0]]}): check exchange.initial_peers and"
+            " your network"
         )
 
 
@@ -156,20 +155,8 @@ async def listed_others(node: ObserverNode, peers: Sequence[str], run: str) -> l
             async with limit(ROSTER_S):
                 found = parsed(await roster.read_through(peer))
             addresses = addresses_of(record for record, age_s in found if record.peer_id not in (node.peer_id, *peers))
-            return [peer for peer in await dial_all(node, addresses) if isinstance(peer, str)]
+            return [peer_of(address) for address in await node.answering(addresses)]
     return []
-
-
-async def dial_all(node: ObserverNode, addresses: Iterable[str]) -> list[str | Unreachable]:
-    """Connect to all of these addresses at the same time. Return the id of each peer, or why it cannot be reached."""
-
-    async def dial(address: str) -> str | Unreachable:
-        try:
-            return await node.dial(address)
-        except Unreachable as error:
-            return error
-
-    return await asyncio.gather(*map(dial, addresses))
 
 
 def result_of(node: ObserverNode, work: Coroutine[Any, Any, T]) -> T:

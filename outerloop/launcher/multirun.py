@@ -19,7 +19,7 @@ from outerloop.config import budget, load
 from outerloop.config.options.compose import SEARCH_PATH, complete
 from outerloop.config.options.resumed_settings import refuse_other_run
 from outerloop.config.options.search_path import config_dir
-from outerloop.config.options.sweep_check import hydra_settings, load_combinations
+from outerloop.config.options.sweep_check import expand_globs, hydra_settings, load_combinations
 from outerloop.config.options.user_files import with_file_paths
 from outerloop.config.run_directory import new_folder
 from outerloop.launcher.supervisor import WorkerCrashed
@@ -48,10 +48,11 @@ def multirun(overrides: list[str]) -> int:
     machine save and end first (sweep/stop.py). Only recorded failures are printed then: the other runs can be resumed,
     as their last lines state.
     """
-    overrides = complete(overrides)
+    overrides = expand_globs(complete(overrides))
     if any(o.startswith(("run_dir=", "hydra.run.dir=")) for o in overrides):
         raise UserError("run_dir= with -m would give every run the same folder: set hydra.sweep.dir=FOLDER")
-    configs = load_combinations(overrides)
+    settings = hydra_settings(overrides)
+    configs = load_combinations(overrides, settings)
     if not configs:
         raise UserError("one of the swept options has no values, so there is nothing to run: set at least one value")
     if any(config.workers_as == "ranks" or config.island.kind != "single" for config in configs):
@@ -59,12 +60,12 @@ def multirun(overrides: list[str]) -> int:
     swept = {override.key_or_group for override in load.parse_overrides(overrides) if override.is_sweep_override()}
     if not swept & {"rounds", *budget.BUDGETS} and (warning := budget.unequal_work(configs)):
         print_error(f"outerloop: {warning}")
-    folder = sweep_folder(overrides)
-    added = [SWEEP_DIR + quoted(folder), not_swept(overrides), *joblib_processes(overrides, len(configs))]
+    folder = sweep_folder(overrides, settings)
+    added = [SWEEP_DIR + quoted(folder), not_swept(overrides), *joblib_processes(settings, len(configs))]
     sys.argv = [sys.argv[0], "--multirun", NO_SUBFOLDER, *overrides, *added]
     sweep_stop.sweep_process = os.getpid()
     sweep_stop.forget_stop(folder)
-    launcher = hydra_settings(overrides).launcher._target_.rpartition(".")[2]
+    launcher = class_name(settings.launcher)
     interrupted = False
     try:
         with sweep_stop.waiting_for_jobs(folder) if launcher in LOCAL_LAUNCHERS else nullcontext():
@@ -90,11 +91,10 @@ def print_report(folder: Path) -> None:
         print(f"to draw the curves, run: outerloop report {folder}")
 
 
-def sweep_folder(overrides: list[str]) -> Path:
+def sweep_folder(overrides: list[str], settings: DictConfig) -> Path:
     """Return the folder of the sweep: hydra.sweep.dir if it is set, else a new one named after the current time."""
-    if not any(o.startswith(SWEEP_DIR) for o in overrides):
-        return new_folder("sweep")
-    return Path(hydra_settings(overrides).sweep.dir)
+    is_set = any(o.startswith(SWEEP_DIR) for o in overrides)
+    return Path(settings.sweep.dir) if is_set else new_folder("sweep")
 
 
 def not_swept(overrides: list[str]) -> str:
@@ -103,19 +103,22 @@ def not_swept(overrides: list[str]) -> str:
     return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"
 
 
-def joblib_processes(overrides: list[str], jobs: int) -> list[str]:
+def class_name(part: DictConfig) -> str:
+    """Return the name of the class that hydra makes from the settings of one of its parts."""
+    return part._target_.rpartition(".")[2]
+
+
+def joblib_processes(settings: DictConfig, jobs: int) -> list[str]:
     """Return the hydra override that gives joblib at most one process for each of the `jobs`, if joblib runs them all.
 
     Ctrl-C ends a process that has no job, and joblib then kills those whose jobs are still saving. Sweepers that choose
     combinations do not run all of them.
     """
-    hydra = hydra_settings(overrides)
-    names = hydra.launcher._target_.rpartition(".")[2], hydra.sweeper._target_.rpartition(".")[2]
-    if names != ("JoblibLauncher", "BasicSweeper"):
+    if (class_name(settings.launcher), class_name(settings.sweeper)) != ("JoblibLauncher", "BasicSweeper"):
         return []
     import joblib  # an optional dependency, which this launcher has
 
-    return [f"hydra.launcher.n_jobs={min(joblib.effective_n_jobs(hydra.launcher.n_jobs), jobs)}"]
+    return [f"hydra.launcher.n_jobs={min(joblib.effective_n_jobs(settings.launcher.n_jobs), jobs)}"]
 
 
 def quoted(folder: Path) -> str:

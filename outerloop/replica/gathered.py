@@ -33,6 +33,7 @@ class Gathered(Island):
         model: a model under `fully_shard`, or one with a copy in every process (DDP).
         ranks: all processes of the island.
         state_device: device of the leader's outer state, or None for the model's device.
+        hash_frozen: whether to hash the frozen parameters, which islands that join a run compare.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -40,13 +41,22 @@ class Gathered(Island):
 
     in_place = False
 
-    def __init__(self, model: Module, ranks: RankGroup, *, state_device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        model: Module,
+        ranks: RankGroup,
+        *,
+        state_device: torch.device | None = None,
+        hash_frozen: bool = True,
+    ) -> None:
         super().__init__(model, state_device=state_device)
         self.ranks, self.is_sharded = ranks, False
-        self.frozen_hash = hash_parameters(  # a collective: computed here, because all ranks are here
+        frozen = (
             (name, f"{list(p.shape)}", full_tensor(p, of_gradient=False))
             for name, p in self.frozen_parameters().items()
         )
+        # a collective: computed here, because all ranks are here
+        self.frozen_hash = hash_parameters(frozen) if hash_frozen else ""
 
     def read_parameter(self, name: str) -> Tensor:
         """Return a full parameter in its own dtype."""

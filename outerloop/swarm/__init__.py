@@ -6,6 +6,7 @@ it:
 
     validation  timeouts  resource_exhaustion    field checks; timeouts; retries when files or disk space run out
     storage  strikes   crash-safe files; for how many rounds a peer that fails is excluded
+    notifier           wakes the tasks that wait for a change
     consensus          consensus on a run's commits (Paxos, HotStuff-2): pure logic without network, clock or torch
     access             keys and signatures, the allow-list, rate limits, a log of refusals
     dht                hivemind's DHT, with checks and limits for every request

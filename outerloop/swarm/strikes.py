@@ -4,9 +4,9 @@
     a payload that proves unusable when it is applied             two more, because a good payload has just been counted
     a good payload                                                one strike fewer
 
-A peer that gets a strike in round r, and then has k strikes, is excluded in the rounds before r + min(2^k, MAX_ROUNDS).
-So a peer that seldom fails misses few rounds, and only one that fails most of the time is excluded for long. A restart
-clears the strikes.
+A peer that gets a strike in round r, and then has k strikes, is excluded in the rounds before r + min(2^k, MAX_ROUNDS),
+or for longer if an earlier exclusion is still running. So a peer that seldom fails misses few rounds, and only one that
+fails most of the time is excluded for long. A restart clears the strikes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Strikes:
         self._counts: Counter[str] = Counter()
         self._ends: dict[str, int] = {}
 
-    def add(self, peer: str, count: int, *, number: int, not_before: int = 0) -> None:
-        """Add strikes to `peer` in round `number`. The exclusion ends in round `not_before` or later."""
+    def add(self, peer: str, count: int, *, number: int) -> None:
+        """Add strikes to `peer` in round `number`. A running exclusion is not shortened."""
         self._counts[peer] += count
-        self._ends[peer] = max(not_before, number + min(2 ** self._counts[peer], MAX_ROUNDS))
+        self._ends[peer] = max(self.end(peer), number + min(2 ** self._counts[peer], MAX_ROUNDS))
 
     def remove_one(self, peer: str) -> None:
         """Remove one strike of `peer`, if it has any. A running exclusion is not shortened."""

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from outerloop.commands import status
 from outerloop.config.run_directory import identity_file, lock_directory, unlock
-from outerloop.swarm.accountability.evidence import Evidence, Signed
+from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.accountability.expulsion import Expulsion, ExpulsionRegister, read_register, write_register
+from outerloop.swarm.accountability.signed_statement import Signed
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.storage import Folder
 from tests.support.run_command import run_command

@@ -53,12 +53,14 @@ def test_a_peer_that_accepts_connections_and_says_nothing_is_not_waited_for(
         assert answering_others(asker, seen, OTHER) == []
 
 
-def test_few_of_many_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_many_are_asked() -> None:
     class Node:
+        def answering(self, addresses: list[str], *, within_s: float) -> list[str]:
+            return addresses
+
         def call(self, answering: object, *, timeout_s: float) -> object:
             return answering
 
-    monkeypatch.setattr(other_peers, "_answering", lambda node, addresses: addresses)
     seen = [record_of(f"/ip4/192.0.2.1/tcp/{port}/p2p/{'Qm'}{port}") for port in range(1, 100)]
     asked = answering_others(Node(), seen, seen[0][0].addresses[0])  # type: ignore[arg-type]
     assert len(set(asked)) == OTHERS and seen[0][0].addresses[0] not in asked

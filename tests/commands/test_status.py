@@ -17,12 +17,13 @@ from rich.console import Console, Group
 from outerloop.commands import main, status
 from outerloop.commands.observe import RunObservation, contributions_of, own_addresses
 from outerloop.core.contributor_rows import ContributorTable
+from outerloop.launcher.interrupts import Terminated, raise_terminated
 from outerloop.sinks.peer_status import PeerStatusSink
 from outerloop.swarm.access.public_names import KnownNames, PublicName
 from outerloop.swarm.accountability.contributors import Totals
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.status import Status
-from outerloop.types import Contributor, Terminated, raise_terminated
+from outerloop.types import Contributor
 from tests.support.run_command import error_of
 from tests.support.swarm.dht_scene import id_of, trust
 

@@ -212,6 +212,15 @@ def test_a_follower_has_an_inner_step_and_no_other_state():
             follower.load_state_dict(wrong)
 
 
+def test_a_gathered_checkpoint_is_loaded_without_hashing_frozen_weights(tmp_path, monkeypatch):
+    """`from_recipe`, which gets the state, hashes them after they are loaded."""
+    net, optimizer, outer = begun("uneven", None)
+    go_on(net, optimizer, outer, [0, 1], range(SAVED))
+    distributed_checkpoint.save(tmp_path, optimizer, outer)
+    monkeypatch.setattr("outerloop.replica.gathered.hash_parameters", lambda described: pytest.fail("hashed"))
+    assert distributed_checkpoint.load_state(tmp_path, optimizer, net, gathered=True)["inner_step"] == SAVED
+
+
 def test_a_swarm_resumes_from_a_checkpoint_that_is_loaded_before_it_is_joined(tmp_path):
     """Loaded afterwards, its first round is another one than that at which this peer has joined."""
 

@@ -17,7 +17,7 @@ from outerloop.swarm.access import public_names
 from outerloop.swarm.access.access_control import AccessControl, AllowList, RejectionLog
 from outerloop.swarm.access.identity import Life
 from outerloop.swarm.access.signatures import KeySigner, Signatures
-from outerloop.swarm.accountability import evidence
+from outerloop.swarm.accountability import signed_statement
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, leader, next_demoted
 from outerloop.swarm.consensus.messages import FIELDS, Accept, Promise, Propose, ViewChange, to_map
@@ -75,7 +75,7 @@ def test_every_context_of_a_signature_is_specified():
         public_names.CONTEXT,
         run_manifest.CONTEXT,
         run_manifest.FORWARDED_CONTEXT,
-        evidence.VERDICT,
+        signed_statement.VERDICT,
     }
     table = (PAGES / "transport.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \| (?:session|run|the DHT key)", table, re.MULTILINE)) == used

@@ -368,6 +368,29 @@ def test_an_outer_loop_that_is_attached_is_not_attached_again():
     assert not outer.is_attached
 
 
+def test_a_second_outer_loop_of_the_same_parameters_is_refused():
+    """Each would overwrite the weights that the other has written."""
+    model = toy.model()
+    first, second = toy.outer(model, toy.alone()), toy.outer(model, toy.alone())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attached = outerloop.attach(optimizer, first)
+    with pytest.raises(UserError, match=r"0\.weight is exchanged by another outer loop.*: call remove") as error:
+        outerloop.attach(optimizer, second)
+    assert "\n" not in str(error.value) and not second.is_attached
+    attached.remove()
+    outerloop.attach(optimizer, second)
+
+
+def test_two_outer_loops_of_different_parameters_share_an_optimizer():
+    models = toy.model(), toy.model()
+    outers = [toy.outer(model, toy.alone()) for model in models]
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+    for outer in outers:
+        outerloop.attach(optimizer, outer)
+    optimizer.step()
+    assert [outer.inner_step for outer in outers] == [1, 1]
+
+
 def test_a_compiled_optimizer_step_does_not_compile_the_rounds():
     hashes, compiled = [], []
     torch.compiler.reset()

@@ -207,4 +207,5 @@ def test_a_fit_without_a_checkpoint_begins_anew():
     trainer = SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()], **more)
     for _ in range(2):
         callback.on_train_start(trainer, module)
+        callback.on_train_end(trainer, module)
     assert told == [saved, None]

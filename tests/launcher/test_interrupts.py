@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outerloop.types import SAME_S, InterruptHandler, Terminated, handle_interrupts
+from outerloop.launcher.interrupts import REPEAT_WINDOW_S, InterruptHandler, Terminated, handle_interrupts
 
 RAISED = {signal.SIGTERM: Terminated, signal.SIGINT: KeyboardInterrupt}
 
@@ -19,9 +19,9 @@ def test_a_repeated_signal_counts_once_and_a_later_one_again(first: signal.Signa
     handler = InterruptHandler(clock=lambda: now_s)
     with pytest.raises(RAISED[first]):
         handler(first, None)
-    now_s += 0.9 * SAME_S
+    now_s += 0.9 * REPEAT_WINDOW_S
     handler(second, None)
-    now_s += 0.2 * SAME_S
+    now_s += 0.2 * REPEAT_WINDOW_S
     with pytest.raises(RAISED[second]) as raised:
         handler(second, None)
     assert raised.type is RAISED[second]

@@ -182,12 +182,9 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     """No worker-0.pt is there to be read."""
     position, read, taken = {"stream": {"epoch": 1, "cursor": 5}, "tokens": 7, "updates": 3}, [], []
     orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
-    monkeypatch.setattr(
-        gathered_follower, "Follower", lambda island, model: SimpleNamespace(recv_command=lambda: orders.pop(0))
-    )
     shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
     monkeypatch.setattr(worker_checkpoint, "distributed_checkpoint", lambda: shards)
-    outer = SimpleNamespace(island=None, model=None)
+    outer = SimpleNamespace(island=None, recv_command=lambda: orders.pop(0))
     trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, resume_from=taken.append)
     gathered_follower.follow(outer, trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]

@@ -17,12 +17,14 @@ from omegaconf import OmegaConf
 
 from outerloop.commands import main, report
 from outerloop.config import load, run_directory
+from outerloop.config.options.sweep_check import hydra_settings
 from outerloop.launcher import multirun, train
+from outerloop.launcher.interrupts import Terminated
 from outerloop.launcher.run_info import with_short_names
 from outerloop.launcher.sweep import stop as sweep_stop
 from outerloop.report import runs
 from outerloop.state import checkpoint
-from outerloop.types import Terminated, UserError
+from outerloop.types import UserError
 from tests.support.swarm.loopback import eventually
 from tests.support.train_processes import rounds_done
 
@@ -170,8 +172,10 @@ def test_the_folder_of_a_sweep_is_what_was_typed(typed):
 def test_the_folder_of_a_sweep_has_the_time_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda pattern: "now")
-    assert [multirun.sweep_folder([]), multirun.sweep_folder([])] == [Path("runs/now-sweep"), Path("runs/now-sweep-2")]
-    assert multirun.sweep_folder(["hydra.sweep.dir=a/b"]) == Path("a/b")
+    settings = hydra_settings(["hydra.sweep.dir=a/b"])
+    named_by_time = [multirun.sweep_folder([], settings), multirun.sweep_folder([], settings)]
+    assert named_by_time == [Path("runs/now-sweep"), Path("runs/now-sweep-2")]
+    assert multirun.sweep_folder(["hydra.sweep.dir=a/b"], settings) == Path("a/b")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +319,7 @@ def test_a_sweep_that_is_interrupted_twice_ends_at_once(tmp_path):
 )
 def test_joblib_has_no_more_processes_than_jobs(options, processes):
     """Ctrl-C ends a process without a job, and joblib then kills the others."""
-    assert multirun.joblib_processes(["seed=0,1", "hydra/launcher=joblib", *options], 2) == processes
+    assert multirun.joblib_processes(hydra_settings(["hydra/launcher=joblib", *options]), 2) == processes
 
 
 def test_an_ignored_ctrl_c_stays_ignored_in_a_sweep(tmp_path):

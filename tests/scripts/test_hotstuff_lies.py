@@ -9,7 +9,7 @@ from faulty.common_lies import VIEWS
 from faulty.forging import ALIASES, FAR
 from faulty.lie import Liar
 
-from outerloop.swarm.accountability.evidence import contradiction
+from outerloop.swarm.accountability.contradictions import contradiction
 from outerloop.swarm.consensus.effects import ApplyCommit, Send
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.hotstuff.messages import NewView, Prepared, ProposalMessage, Vote

@@ -22,10 +22,12 @@ def test_a_good_payload_removes_one_strike_and_ends_no_exclusion() -> None:
     assert strikes.end("a") == 5, "two strikes again"
 
 
-def test_a_strike_of_an_earlier_round_shortens_an_exclusion_only_if_it_may() -> None:
+def test_a_new_strike_never_shortens_an_exclusion() -> None:
     strikes = Strikes()
     strikes.add("a", UNUSABLE, number=10)
-    strikes.add("a", UNUSABLE, number=0, not_before=strikes.end("a"))
-    assert strikes.end("a") == 16
-    strikes.add("a", LOSS, number=2, not_before=40)
-    assert strikes.end("a") == 40
+    strikes.add("a", LOSS, number=0)
+    assert strikes.end("a") == 14, "three strikes in round 0 would end in round 8"
+    for _ in range(3):
+        strikes.remove_one("a")
+    strikes.add("a", LOSS, number=11)
+    assert strikes.end("a") == 14, "one strike in round 11 would end in round 13"

@@ -11,11 +11,12 @@ from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.doctor import machine, network
 from outerloop.commands.doctor.finding import Finding
 from outerloop.config.run_directory import identity_file, refuse_unusable
+from outerloop.launcher.interrupts import raise_terminated
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.validation import MAX_PEERS
-from outerloop.types import UserError, raise_terminated
+from outerloop.types import UserError
 
 DESCRIPTION = """\
 Checks whether this machine can take part in a run, before you start one: versions, disk, memory, open files, GPU, the

@@ -11,8 +11,8 @@ from outerloop.commands.host.settings import check_name, host_overrides, refuse_
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.known_peers import with_known_peers
 from outerloop.config import load
+from outerloop.launcher.interrupts import handle_interrupts
 from outerloop.launcher.train import train
-from outerloop.types import handle_interrupts
 
 DESCRIPTION = """\
 Starts an open run: this machine trains, and volunteers join and leave during the training. The command prints the line

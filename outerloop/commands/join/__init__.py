@@ -29,10 +29,11 @@ from outerloop.config import part_checks
 from outerloop.config.instantiate import make
 from outerloop.config.manifest.machine_options import refuse_shared
 from outerloop.launcher.corpus_download import fetch_index
+from outerloop.launcher.interrupts import raise_terminated
 from outerloop.state import checkpoint
 from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import check_addresses
-from outerloop.types import UserError, raise_terminated
+from outerloop.types import UserError
 
 DESCRIPTION = """\
 Joins a running training run. The peer at ADDRESS sends the settings that all machines of the run share: names of parts

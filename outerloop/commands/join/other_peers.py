@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ from outerloop.config.run_directory import identity_file
 from outerloop.swarm.membership.answering_peers import answering_peers
 from outerloop.swarm.membership.known_addresses import addresses_file, peer_of, read_addresses
 from outerloop.swarm.p2p.observer import ObserverNode
-from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import limit
 
 OTHERS = 3
 """Maximum number of other peers that a joining machine is given, in addition to the one whose address was typed."""
@@ -32,22 +28,7 @@ def answering_others(node: ObserverNode, seen: SeenPeers, address: str) -> list[
     """
     others = [known for peer, known in sorted(own_addresses(seen).items()) if peer != peer_of(address)]
     chosen = random.sample(others, min(OTHERS, len(others)))
-    return node.call(_answering(node, chosen), timeout_s=2 * ANSWER_S) if chosen else []
-
-
-async def _answering(node: ObserverNode, addresses: Iterable[str]) -> list[str]:
-    found = await asyncio.gather(*(_dialed(node, address) for address in addresses))
-    return [address for address in found if address]
-
-
-async def _dialed(node: ObserverNode, address: str) -> str:
-    """Return the address if the peer there answers within ANSWER_S, else ""."""
-    try:
-        async with limit(ANSWER_S):
-            await node.dial(address)
-    except (Unreachable, TimeoutError):
-        return ""
-    return address
+    return node.call(node.answering(chosen, within_s=ANSWER_S), timeout_s=2 * ANSWER_S) if chosen else []
 
 
 def address_to_ask(address: str, typed: dict[str, Any], *, invited: bool) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from outerloop.commands.join.offer import ask_peer
 from outerloop.commands.join_line import JoinLine
 from outerloop.commands.relay.serving import manifest_of, serve_until_alone
 from outerloop.config.run_directory import refuse_unusable
+from outerloop.launcher.interrupts import raise_terminated
 from outerloop.output import print_leniently
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.membership.answering_peers import answering_peers
@@ -23,7 +24,7 @@ from outerloop.swarm.membership.known_addresses import peer_of
 from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.reachability import is_loopback
-from outerloop.types import printable, raise_terminated
+from outerloop.types import printable
 
 DESCRIPTION = """\
 Offers a second address at which volunteers join the run of the peer at ADDRESS. This machine does not train: it needs

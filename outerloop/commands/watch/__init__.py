@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outerloop.commands.arguments import Parser, check_listen_address
 from outerloop.commands.watch.sources import source_of
-from outerloop.types import Terminated, raise_terminated
+from outerloop.launcher.interrupts import Terminated, raise_terminated
 
 DESCRIPTION = """\
 Serves a live page of a run, a swarm or a sweep. It only observes: it takes no part in any round and changes no file.

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from outerloop.config import load
 from outerloop.config.added_options import is_about_hydra
-from outerloop.config.options.compose import SEARCH_PATH
+from outerloop.config.options.compose import SEARCH_PATH, groups
 from outerloop.config.options.search_path import config_dir
 from outerloop.output import print_leniently
 from outerloop.types import UserError
@@ -25,12 +25,36 @@ PROGRESS_EVERY = 100
 """Number of checked combinations, which take about 0.3 s each, between two lines of progress."""
 
 
-def load_combinations(overrides: Sequence[str]) -> list[DictConfig]:
+def expand_globs(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with each pattern, such as recipe=glob(d*), replaced by the choices that it matches.
+
+    Raises UserError if a pattern matches none.
+    """
+    return [expand_glob(text, o, overrides) for text, o in zip(overrides, load.parse_overrides(overrides), strict=True)]
+
+
+def expand_glob(text: str, override: Override, overrides: Sequence[str]) -> str:
+    """Return an override with its pattern replaced by the choices that it matches, or `text` if it has no pattern."""
+    pattern, group = override.value(), override.key_or_group
+    if not isinstance(pattern, Glob):
+        return text
+    choices = groups(overrides).get(group, [])
+    if not (matching := pattern.filter(choices)):
+        raise UserError(
+            f"{text} matches no choice of {group}, which has {', '.join(choices) or 'none'}: set {group}=A,B to run A"
+            " and B"
+        )
+    return f"{text.partition('=')[0]}={','.join(matching)}"
+
+
+def load_combinations(overrides: Sequence[str], settings: DictConfig) -> list[DictConfig]:
     """Load the configuration of every combination, or of a selection if a sweeper samples values.
 
-    Raises UserError if one is invalid.
+    settings: hydra's own settings, which name the sweeper.
+
+    Raises UserError if a combination is invalid.
     """
-    samples = hydra_settings(overrides).sweeper._target_ != BASIC
+    samples = settings.sweeper._target_ != BASIC
     if not samples:
         refuse_intervals(overrides)
     configs, found = [], combinations(overrides, samples=samples)

@@ -255,7 +255,7 @@ class RoundPipeline:
         fused, rest = self.split(names)
         return tree_bytes(rest) <= MAX_DENSE_FRACTION * tree_bytes(fused)
 
-    def landing_form(self) -> dict[str, Any]:
+    def landing_assumptions(self) -> dict[str, Any]:
         """Return what a launch assumes about its landing. A saved round can only be landed under the same assumptions.
 
         carry: whether landings keep the progress of the inner steps since the launch.

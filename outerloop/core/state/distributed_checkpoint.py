@@ -132,7 +132,7 @@ def load_state(
         island = Island(model)
         values = {name: torch.empty_like(island.local_shard(name), device="cpu") for name in island.params}
         return read_state(folder, optimizer, model, island, values)
-    island = Gathered(model, ranks := RankGroup(process_group(model)))
+    island = Gathered(model, ranks := RankGroup(process_group(model)), hash_frozen=False)  # from_recipe hashes them
     if ranks.is_leader:
         full = {name: torch.empty(p.shape) for name, p in island.params.items()}
         return read_state(folder, optimizer, model, island, full)

@@ -28,13 +28,13 @@ class OuterState:
         """Return the state, by part. The tensors are those that training changes, not copies."""
         launcher = self.loop.launcher
         launcher.wait()
-        form = {"landing_form": launcher.pipeline.landing_form()}
+        assumptions = {"landing_assumptions": launcher.pipeline.landing_assumptions()}
         return {
             "slow": dict(launcher.replica.slow),
             **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
             "inner_step": self.loop.inner_step,
             "samples": list(launcher.waiting),
-            "in_flight": [flight.state_dict() | form for flight in launcher.in_flight.values()],
+            "in_flight": [flight.state_dict() | assumptions for flight in launcher.in_flight.values()],
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class OuterState:
         check_state(state)
         check_fragments(state, launcher.schedule.fragments)
         state = unwrap_parts(state)
-        check_landing(state, launcher.pipeline.landing_form())
+        check_landing(state, launcher.pipeline.landing_assumptions())
         self.check_position(state)
         launcher.wait()
         self.loop.early.end()
@@ -87,11 +87,11 @@ class OuterState:
 
 
 def check_landing(state: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UserError if a round in flight was saved by a run whose landings have another form than `now`.
+    """Raise UserError if a round in flight was launched under other assumptions about its landing than `now`.
 
-    Rounds that earlier versions saved do not contain the form, and are not checked.
+    Rounds that earlier versions saved do not contain these assumptions, and are not checked.
     """
-    for saved in (flight.get("landing_form", now) for flight in state["in_flight"]):
+    for saved in (flight.get("landing_assumptions", now) for flight in state["in_flight"]):
         if saved["carry"] != now["carry"]:
             was = "merge_local=carry" if saved["carry"] else "another merge_local than carry"
             raise UserError(

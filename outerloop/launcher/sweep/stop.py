@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from outerloop.launcher.interrupts import InterruptHandler, signals_handled
 from outerloop.output import print_error
-from outerloop.types import InterruptHandler
 
 sweep_process: int | None = None
 """Id of the process that runs the sweep, in that process; None in the processes of jobs."""
@@ -29,23 +28,6 @@ STOP = ".stop"
 """File in the folder of a sweep whose jobs must stop."""
 LOOK_S = 0.5
 """Seconds between two checks for the file."""
-
-
-@contextmanager
-def signals_handled(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Set these signal handlers inside the block. An ignored SIGINT, as of a program in the background, stays ignored.
-
-    Do nothing if this is not the main thread, which handles signals.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    ignored = {signal.SIGINT} if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else set()
-    here = handlers.keys() - ignored if is_main else set()
-    earlier = {number: signal.signal(number, handlers[number]) for number in here}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def in_sweep_process() -> bool:

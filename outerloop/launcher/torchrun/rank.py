@@ -35,11 +35,12 @@ from outerloop.config.rank_layout import group_timeout, island_and_rank, local_w
 from outerloop.exchange.distributed import Distributed
 from outerloop.inner.stop_point import StopPoint
 from outerloop.launcher import cpu_share
+from outerloop.launcher.interrupts import handle_interrupts
 from outerloop.launcher.torchrun.pool import TorchrunPool, run_rank
 from outerloop.launcher.torchrun.stop import send_event
 from outerloop.launcher.worker_pool import run_to_end
 from outerloop.launcher.worker_process import leave_on_signals
-from outerloop.types import RoundFailed, Stopped, UserError, handle_interrupts
+from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STOP_REQUEST_S = 10

@@ -29,18 +29,9 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from outerloop.swarm.access.signatures import Field
-from outerloop.swarm.accountability.evidence import (
-    ACCEPT,
-    COMMIT,
-    PAYLOAD,
-    PREPARE,
-    PROMISE,
-    RESIGN,
-    Evidence,
-    Signed,
-    comparable,
-    contradiction,
-)
+from outerloop.swarm.accountability.contradictions import comparable, contradiction
+from outerloop.swarm.accountability.evidence import Evidence
+from outerloop.swarm.accountability.signed_statement import ACCEPT, COMMIT, PAYLOAD, PREPARE, PROMISE, RESIGN, Signed
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.consensus.statements import Statement
 

@@ -26,6 +26,7 @@ from outerloop.swarm.audit.picks import Pick, picks
 from outerloop.swarm.audit.service import Answer, AuditRpc
 from outerloop.swarm.audit.verdict import Verdict
 from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.notifier import Notifier
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport, Unreachable
@@ -83,7 +84,7 @@ class Auditor:
         self.picks: dict[int, dict[str, Pick]] = {}
         self._headers: dict[int, Mapping[str, Header]] = {}
         self._parents: dict[int, bytes] = {}
-        self._news = asyncio.Event()
+        self._news = Notifier()
         self._repeated: set[tuple[int, str]] = set()
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -108,8 +109,7 @@ class Auditor:
             self._forget(number - PICKS_KEPT)
             for pick in self.picks[number].values():
                 self._begin(pick)
-            self._news.set()
-            self._news = asyncio.Event()
+            self._news.notify()
         for peer, header, _ in parts:
             if header is None:
                 logger.warning(

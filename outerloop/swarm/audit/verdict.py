@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.accountability.evidence import MAX_LEAF, VERDICT, Signed
+from outerloop.swarm.accountability.signed_statement import MAX_LEAF, VERDICT, Signed
 from outerloop.swarm.audit.leaves import MATCH, REFUSED
 from outerloop.swarm.audit.picks import Pick
 from outerloop.swarm.validation import MalformedMessage, checked_int, id_of, quote, signature

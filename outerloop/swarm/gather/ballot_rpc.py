@@ -75,7 +75,7 @@ class BallotRpc(RpcService):
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         message, incarnations = await receive_message(stream), self._incarnations
-        if incarnations is None or await incarnations.accepts(remote, request.get("incarnation"), stream):
+        if incarnations is None or await incarnations.others.accepts(remote, request.get("incarnation"), stream):
             self._receive(self._names()[remote], message, stream.moved_bytes)
 
 

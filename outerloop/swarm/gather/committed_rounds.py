@@ -14,6 +14,7 @@ from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.state import ROUNDS_KEPT, HardState
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.notifier import Notifier
 from outerloop.swarm.storage import Buffer
 from outerloop.swarm.timeouts import RETRY_S
 
@@ -43,7 +44,7 @@ class CommittedRounds:
         self._open = 0  # the first round whose commit is unknown
         self._landed: int | None = None  # the last round that the trainer has taken; None: unknown
         self._error: Exception | None = LogTruncated()  # replaced once the start of the chain is known
-        self._news = asyncio.Event()
+        self._news = Notifier()
 
     def begin(self, hard_state: HardState) -> None:
         """Start from the saved log. Skip the genesis commit, which is not a round and which no peer accepted."""
@@ -63,12 +64,12 @@ class CommittedRounds:
             )
             self._error = LogTruncated()
             self.forget()
-        self._notify()
+        self._news.notify()
 
     def fail(self, error: Exception) -> None:
         """Stop the rounds: raise `error` in every caller that waits for a round."""
         self._error = error
-        self._notify()
+        self._news.notify()
 
     def leave(self, number: int) -> None:
         """Drop the commits from round `number` on, because another chain replaces them.
@@ -100,7 +101,7 @@ class CommittedRounds:
         """
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
         self._open, self._landed, self._error = max(self._open, number + 1), number, None
-        self._notify()
+        self._news.notify()
 
     def digest(self, number: int) -> bytes | None:
         """Return the digest of the commit of round `number`, or None if that commit is not stored."""
@@ -197,7 +198,3 @@ class CommittedRounds:
 
     def _missing(self, commit: Commit) -> list[Participant]:
         return [participant for participant in commit.participants if (commit.number, participant) not in self._store]
-
-    def _notify(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()

@@ -9,11 +9,14 @@ The loop repeats three steps:
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
+from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.effects import (
     ApplyCommit,
@@ -30,12 +33,15 @@ from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests
-from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.round_timers import RoundTimers
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
 from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
+from outerloop.swarm.timeouts import RESIGN_S, RESIGNED_S, limit
+
+logger = logging.getLogger(__name__)
 
 
 class RoundPart(Protocol):
@@ -93,6 +99,36 @@ class ConsensusLoop:
 
     def _parts(self) -> tuple[RoundPart, ...]:
         return self.witness, self.timers, self.requests, self.own_payloads, self.outcomes, self.catch_up
+
+    async def resign(self) -> None:
+        """Leave the roster, so that the other peers need not wait for this one (consensus/resignation.py).
+
+        Return once the resignation has been sent to the others, and at the latest after RESIGN_S seconds.
+        """
+        try:
+            async with limit(RESIGN_S):
+                await self._handled(lambda chain: chain.resign())
+                while self.context.chain.waits_to_resign:
+                    await asyncio.sleep(RESIGNED_S)
+                await self._handled(lambda chain: [])  # wait until the effects of all earlier events are carried out
+                await self.ballots.sent()
+        except TimeoutError:
+            logger.warning(
+                "this peer leaves, but could not resign its vote within %g s: the round was not decided, or its last"
+                " messages did not arrive",
+                RESIGN_S,
+            )
+
+    async def _handled(self, event: Event) -> None:
+        """Queue an event, and wait until it is handled and all effects of earlier events have been carried out."""
+        handled = asyncio.Event()
+
+        def handle(chain: Chain) -> list[Effect]:
+            handled.set()
+            return event(chain)
+
+        self.context.act(handle)
+        await handled.wait()
 
     def cancel(self) -> None:
         """Cancel the tasks and timers of the current round."""

@@ -52,11 +52,8 @@ class ReadmissionBackoff:
             self._strikes.remove_one(peer)
 
     def payload_unusable(self, peer: str, number: int) -> None:
-        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds.
-
-        The round lands after it was decided, so the peer may already be excluded for longer because of a later round.
-        """
-        self._strikes.add(peer, UNUSABLE, number=number, not_before=self._strikes.end(peer))
+        """Record that a stored payload proved unusable: it cannot be decoded, or its norm is out of bounds."""
+        self._strikes.add(peer, UNUSABLE, number=number)
 
     def ignores(self, peer: str, message: Message, number: int) -> bool:
         """Return whether to ignore `message`, because it asks to join the current round during the back-off of `peer`.

@@ -18,8 +18,6 @@ keeps up to ROUNDS_BEHIND rounds until the trainer has taken them (committed_rou
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -27,7 +25,6 @@ from outerloop.swarm.access.hard_state_file import HardStateFile
 from outerloop.swarm.access.signatures import KeySigner
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.effects import Effect
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain
 from outerloop.swarm.consensus.paxos.chain import PaxosChain
@@ -40,9 +37,10 @@ from outerloop.swarm.gather.consensus_loop import ConsensusLoop
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import OwnPayloads, PayloadRequests, PayloadRpc
-from outerloop.swarm.gather.round_context import Event, RoundContext
+from outerloop.swarm.gather.reachability import ReachabilityProbe
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
-from outerloop.swarm.gather.round_timers import ReachabilityProbe, RoundTimers
+from outerloop.swarm.gather.round_timers import RoundTimers
 from outerloop.swarm.gather.settings import GatherSettings, Trust
 from outerloop.swarm.gather.state_roots import StateRoots
 from outerloop.swarm.gather.statement_witness import StatementWitness
@@ -51,7 +49,6 @@ from outerloop.swarm.p2p.network_thread import BackgroundTasks
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
-from outerloop.swarm.timeouts import RESIGN_S, RESIGNED_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.signed_payload import strip_signatures
 from outerloop.swarm.transfer.sources import ContentUnavailable
@@ -59,7 +56,6 @@ from outerloop.swarm.transfer.uploads import RateLimiter
 from outerloop.swarm.validation import SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
-logger = logging.getLogger(__name__)
 PROTOCOLS: dict[Trust, type[Chain]] = {"members": PaxosChain, "nobody": HotStuffChain}
 """exchange.trust -> the state machine that decides the rounds."""
 
@@ -233,37 +229,9 @@ class GatherRunner:
         self._tasks.start(self.comeback.watch())
 
     async def resign(self) -> None:
-        """Leave the roster, so that the other peers need not wait for this one (consensus/resignation.py).
-
-        Return once the resignation has been sent to the others, and at the latest after RESIGN_S seconds. Return at
-        once if this peer handles no events of the consensus.
-        """
-        if not self.context.begun or not self._voting.running:
-            return
-        try:
-            async with limit(RESIGN_S):
-                await self._handled(lambda chain: chain.resign())
-                while self.context.chain.waits_to_resign:
-                    await asyncio.sleep(RESIGNED_S)
-                await self._handled(lambda chain: [])  # wait until the effects of all earlier events are carried out
-                await self._ballots.sent()
-        except TimeoutError:
-            logger.warning(
-                "this peer leaves, but could not resign its vote within %g s: the round was not decided, or its last"
-                " messages did not arrive",
-                RESIGN_S,
-            )
-
-    async def _handled(self, event: Event) -> None:
-        """Queue an event, and wait until it is handled and all effects of earlier events have been carried out."""
-        handled = asyncio.Event()
-
-        def handle(chain: Chain) -> list[Effect]:
-            handled.set()
-            return event(chain)
-
-        self.context.act(handle)
-        await handled.wait()
+        """Leave the roster (`ConsensusLoop.resign`). Do nothing if this peer handles no events of the consensus."""
+        if self.context.begun and self._voting.running:
+            await self._loop.resign()
 
     def stop_voting(self) -> None:
         """Stop handling events, so that this peer casts no more votes."""

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 from outerloop.swarm.consensus.commit import Commit, State
 from outerloop.swarm.consensus.proof import has_majority, voters_of
+from outerloop.swarm.notifier import Notifier
 from outerloop.swarm.timeouts import HASHED_S, limit
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
@@ -49,7 +50,7 @@ class StateRoots:
         self.votes: defaultdict[State, set[str]] = defaultdict(set)
         self.certified_states: dict[int, bytes] = {}
         self._last = -1
-        self._news = asyncio.Event()
+        self._news = Notifier()
 
     @contextmanager
     def hashing(self) -> Iterator[None]:
@@ -113,8 +114,7 @@ class StateRoots:
             if has_majority(peers, voters):
                 self.certified_states.setdefault(number, sha)
         self._forget()
-        self._news.set()
-        self._news = asyncio.Event()
+        self._news.notify()
 
     async def certified(self, number: int) -> bytes:
         """Wait until the state as of commit `number` is certified. Return the sha256 of its manifest.

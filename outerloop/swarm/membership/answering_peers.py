@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from outerloop.swarm.membership.known_addresses import addresses_file, read_addresses
-from outerloop.swarm.p2p.observer import ObserverNode, visit
-from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.timeouts import OPEN_S
 
 
@@ -22,17 +20,4 @@ def answering_peers(identity: Path, *, named: Sequence[str] = (), open_internet:
     if not addresses:
         return []
     with visit(open_internet=open_internet) as node:
-        return node.call(_answering(node, addresses), timeout_s=3 * OPEN_S)
-
-
-async def _answering(node: ObserverNode, addresses: Sequence[str]) -> list[str]:
-    answers = await asyncio.gather(*(_answers(node, address) for address in addresses))
-    return [address for address, answers_here in zip(addresses, answers, strict=True) if answers_here]
-
-
-async def _answers(node: ObserverNode, address: str) -> bool:
-    try:
-        await node.dial(address)
-    except Unreachable:
-        return False
-    return True
+        return node.call(node.answering(addresses), timeout_s=3 * OPEN_S)

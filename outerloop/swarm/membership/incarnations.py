@@ -35,52 +35,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from outerloop.swarm.access.identity import Life
+from outerloop.swarm.membership.accepted_processes import AcceptedProcesses
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
-from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, Unreachable
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S, limit
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MAX_KNOWN = 4096
-"""Maximum number of peers whose processes are remembered: four times the maximum number of members. The peer that has
-been silent longest is dropped first."""
-MAX_REFUSED = 4
-"""Number of refused processes remembered per peer. If a forgotten one returns, the accepted process is asked again."""
 MAX_INTRODUCED = 64
 """Maximum number of peers to which this process introduces itself at once. It is limited because one machine can have
 many identities in an open run."""
 
 
-@dataclass
-class _Known:
-    """The known processes of one peer: the accepted one, and the refused ones.
-
-    `refused`: nonce of a refused process -> another process's objection to it, or b"" if there is none.
-    """
-
-    accepted: Incarnation
-    refused: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
-
-    def refuse(self, other: Incarnation, objection: bytes = b"") -> None:
-        self.refused[other.nonce] = objection or self.refused.get(other.nonce, b"")
-        while len(self.refused) > MAX_REFUSED:
-            self.refused.popitem(last=False)
-
-
 class Incarnations(RpcService):
-    """Tracks which process of each peer is accepted, and introduces this process to other peers.
+    """Introduces this process to other peers, and stops or objects if another process uses its key.
 
     own        this process's signed incarnation (start count and nonce), as sent to other peers
     stopped    the error that makes this process stop, or None while it may continue
     life       start count, nonce and key file of this process
+    others     decides which process of each other peer is accepted
     on_status  called with a one-line message for the user if another machine uses this peer's key
     """
 
@@ -97,8 +76,7 @@ class Incarnations(RpcService):
         self._stop_called, self._noticed = asyncio.Event(), asyncio.Event()
         self._was_accepted = False  # whether another peer has accepted this process
         self._seen: set[bytes] = set()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._asking: dict[str, asyncio.Lock] = {}
+        self.others = AcceptedProcesses(self._statements, transport.trust.rejections, ask=self._ask)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` and return its result. Raises UserError as soon as this process must stop."""
@@ -224,73 +202,14 @@ class Incarnations(RpcService):
 
     # messages from other peers
 
-    async def accepts(self, remote: str, packed: object, stream: Stream) -> bool:
-        """Return whether the process that opened `stream` is accepted as peer `remote`. If not, send it the reason.
-
-        `packed`: the incarnation that the process sent. A process that sent no incarnation (None) is accepted. Raises
-        Unreadable if the incarnation is malformed, or not signed by the peer.
-        """
-        if packed is None:
-            return True
-        incarnation = Incarnation.read(packed)
-        if incarnation is None or not self._statements.is_of(remote, incarnation):
-            raise Unreadable("an incarnation that is malformed or not signed by its peer")
-        async with self._asking.setdefault(remote, asyncio.Lock()):
-            known = await self._look_up(remote, incarnation)
-        return known.accepted.nonce == incarnation.nonce or await self._gives_way(remote, known, incarnation, stream)
-
-    async def _look_up(self, remote: str, incarnation: Incarnation) -> _Known:
-        """Accept or refuse a process of peer `remote`. Return the known processes of that peer."""
-        known = self._known.setdefault(remote, _Known(incarnation))
-        self._known.move_to_end(remote)
-        while len(self._known) > MAX_KNOWN:
-            self._asking.pop(self._known.popitem(last=False)[0], None)
-        if known.accepted.nonce != incarnation.nonce:
-            restarted = incarnation.count > known.accepted.count and incarnation.nonce not in known.refused
-            objection = await self._ask(remote, known.accepted, incarnation) if restarted else b""
-            if restarted and not objection:
-                known.accepted = incarnation
-            else:
-                known.refuse(incarnation, objection)
-        return known
-
-    async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """Ask the elder process for its objection to another process. Return b"" if no valid objection arrives."""
-        try:
-            request = {"incarnation": self.own, "other": other.packed}
-            answer = await self._call(remote, request, within_s=VIEW_S)
-        except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.info("%s counts as restarted, because its previous process does not answer: %s", remote, error)
-            return b""
-        objection = answer.get("objection")
-        if not isinstance(objection, bytes) or not self._statements.objects(remote, elder, other, objection):
-            return b""
-        return objection
-
-    async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
-        """Notify the process that opened `stream` that another process with its key is accepted.
-
-        If the notified process answers with a valid objection, accept it instead. Return whether it is now accepted.
-        """
-        self._transport.trust.rejections.note("outsiders", remote, "another machine also uses this identity")
-        younger = known.accepted
-        await stream.send_object({"known": younger.packed, "objection": known.refused.get(incarnation.nonce, b"")})
-        try:
-            objection = (await stream.receive_object(patience_s=VIEW_S)).get("objection")
-        except BrokenStream:
-            return False
-        if not isinstance(objection, bytes) or not self._statements.objects(remote, incarnation, younger, objection):
-            return False
-        known.accepted = incarnation
-        known.refused.pop(incarnation.nonce, None)
-        known.refuse(younger, objection)
-        return True
+    async def _ask(self, remote: str, other: Incarnation) -> Request:
+        return await self._call(remote, {"incarnation": self.own, "other": other.packed}, within_s=VIEW_S)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         other = Incarnation.read(request.get("other"))
         if other is not None:
             await stream.send_object({"objection": self._objection_to(other)})
-        elif await self.accepts(remote, request.get("incarnation"), stream):
+        elif await self.others.accepts(remote, request.get("incarnation"), stream):
             await stream.send_object({"taken": True})
         await stream.ended()
 

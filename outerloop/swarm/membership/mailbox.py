@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Generic, TypeVar
+
+from outerloop.swarm.notifier import Notifier
 
 T = TypeVar("T")
 
@@ -15,7 +16,7 @@ class Mailbox(Generic[T]):
         self._keep = keep
         self._values: dict[int, T] = {}
         self._over = -1  # no value will be posted for numbers up to this one
-        self._changed = asyncio.Event()
+        self._changed = Notifier()
 
     def post(self, number: int, value: T) -> None:
         """Post the value for a number, and declare that no more values will be posted for lower numbers."""
@@ -27,8 +28,7 @@ class Mailbox(Generic[T]):
     def over(self, number: int) -> None:
         """Declare that no more values will be posted for this number or lower ones."""
         self._over = max(self._over, number)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed.notify()
 
     def get(self, number: int) -> T | None:
         return self._values.get(number)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,21 +25,43 @@ P2P = b"\xa5\x03"
 class ObserverNode(Node):
     """A node that can also dial a specific address, not only a peer id at its known addresses."""
 
-    async def dial(self, address: str) -> str:
+    async def dial(self, address: str, *, within_s: float = OPEN_S) -> str:
         """Connect to the peer at a full multiaddr, and return its peer id, which libp2p has authenticated.
 
-        Raises Unreachable if the address is malformed, or if the connection fails.
+        Raises Unreachable if the address is malformed, or if there is no connection after `within_s` seconds.
         """
         assert self._p2p is not None
         where, _, peer_id = address.rpartition("/p2p/")
         try:
-            async with limit(OPEN_S):
+            async with limit(within_s):
                 await self._p2p._client.connect(PeerID.from_base58(peer_id), [encoded(where)])
         except TimeoutError as error:
-            raise Unreachable(f"no answer within {OPEN_S:.0f} s") from error
+            raise Unreachable(f"no answer within {within_s:.0f} s") from error
         except (ValueError, P2PDaemonError, OSError, EOFError) as error:  # ValueError: a malformed address
             raise Unreachable(str(error)) from error
         return peer_id
+
+    async def dial_all(self, addresses: Iterable[str], *, within_s: float = OPEN_S) -> dict[str, Unreachable]:
+        """Connect to the peers at all of these addresses at the same time.
+
+        Return a mapping from each address at which no peer can be reached to the reason.
+        """
+        failed: dict[str, Unreachable] = {}
+
+        async def dial(address: str) -> None:
+            try:
+                await self.dial(address, within_s=within_s)
+            except Unreachable as error:
+                failed[address] = error
+
+        await asyncio.gather(*map(dial, addresses))
+        return failed
+
+    async def answering(self, addresses: Iterable[str], *, within_s: float = OPEN_S) -> list[str]:
+        """Connect to the peers at all of these addresses. Return the addresses at which one can be reached."""
+        addresses = list(addresses)
+        failed = await self.dial_all(addresses, within_s=within_s)
+        return [address for address in addresses if address not in failed]
 
 
 def encoded(address: str) -> Multiaddr:

@@ -69,24 +69,42 @@ class Transport(Protocol):
         ...
 
 
+class FailedDials:
+    """Counts consecutive failed dials of a peer.
+
+    The peer is gone once more than GONE_TRIES consecutive dials have failed over more than GONE_AFTER_S.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._since_s = 0, 0.0
+
+    def is_gone_after(self, error: Exception) -> bool:
+        """Record a failed attempt to reach the peer. Return whether the peer is gone.
+
+        An error other than Unreachable comes from a stream that was opened, so it ends the series of failed dials.
+        """
+        if not isinstance(error, Unreachable):
+            self._count = 0
+            return False
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = self._since_s if self._count else now_s
+        self._count += 1
+        return self._count > GONE_TRIES and now_s - self._since_s > GONE_AFTER_S
+
+
 async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
     """Retry `attempt` with growing pauses until it succeeds, and return its result. The caller sets the time limit.
 
     Broken streams and timeouts are retried without limit, because a slow peer may cause them. Raises PeerUnreachable
-    once more than GONE_TRIES consecutive dials have failed over more than GONE_AFTER_S.
+    once the peer is gone.
     """
-    loop = asyncio.get_running_loop()
-    pause_s, failed_dials, since = RETRY_S[0], 0, 0.0
+    pause_s, dials = RETRY_S[0], FailedDials()
     while True:
         try:
             return await attempt()
-        except Unreachable as error:
-            since = since if failed_dials else loop.time()
-            failed_dials += 1
-            if failed_dials > GONE_TRIES and loop.time() - since > GONE_AFTER_S:
+        except (BrokenStream, TimeoutError, Unreachable) as error:
+            if dials.is_gone_after(error):
                 raise PeerUnreachable(f"{peer} is gone ({error})") from error
-        except (BrokenStream, TimeoutError):
-            failed_dials = 0
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, RETRY_S[1])
 

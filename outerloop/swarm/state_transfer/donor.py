@@ -21,9 +21,9 @@ A new copy replaces earlier ones, except for the oldest one that a peer uses (he
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from outerloop.swarm.notifier import Notifier
 from outerloop.swarm.p2p.framing import Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, RpcService, Transport, protocol_name
 from outerloop.swarm.state_transfer.held_states import HeldStates
@@ -69,7 +69,7 @@ class Donor(RpcService):
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit whose state was copied
         self._hashing: set[int] = set()  # commits whose states have been copied but are not served yet
-        self._changed = asyncio.Event()
+        self._changed = Notifier()
 
     async def serve(self) -> None:
         await self.bulk.serve()
@@ -91,13 +91,13 @@ class Donor(RpcService):
         else:
             self._held.drop(number)  # there is no copy: forget which peers requested it
         self._demands = {peer: wanted for peer, wanted in self._demands.items() if wanted > number}
-        self._wake_waiting()
+        self._changed.notify()
 
     def hold(self, content: bytes, manifest: Manifest) -> None:
         """Serve the state `content`. It is dropped once no peer has requested it for STATE_KEPT_S (held_states.py)."""
         self._held.put(content, manifest)
         self._hashing.discard(manifest.number)
-        self._wake_waiting()
+        self._changed.notify()
 
     def holds(self, number: int) -> bool:
         """Return whether the state as of commit `number` is being served."""
@@ -138,10 +138,6 @@ class Donor(RpcService):
         """Return the sha256 and the size of a held manifest, and this peer's signature over them and `number`."""
         named = self._held.named(number)
         return [*named, self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *named)]
-
-    def _wake_waiting(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 def protocol_of(run: str) -> str:

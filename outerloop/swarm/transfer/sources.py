@@ -22,11 +22,11 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outerloop.swarm.p2p.framing import PIECE_BYTES
-from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, TRANSFER_S
+from outerloop.swarm.p2p.transport import FailedDials
+from outerloop.swarm.timeouts import RETRY_S, TRANSFER_S
 
 logger = logging.getLogger(__name__)
 SLOW_LINK_BYTES_PER_S = 125_000
@@ -64,8 +64,7 @@ class SourceReputation:
 @dataclass
 class _Tries:
     fruitless: int = 0  # consecutive streams that broke before delivering one piece
-    failed_dials: int = 0  # consecutive failures to connect
-    undialled_since_s: float = 0.0
+    dials: FailedDials = field(default_factory=FailedDials)
     ready_at_s: float = 0.0
     last_error: str = ""
     used_s: float = 0.0  # total time of turns that ended before the content was complete
@@ -114,7 +113,8 @@ class Sources:
         pause_s = min(RETRY_S[0] * 2 ** min(tries.fruitless - 1, 10), RETRY_S[1]) if tries.fruitless else 0.0
         tries.ready_at_s = asyncio.get_running_loop().time() + pause_s
         self._reputation.wasted_s[name] += silent_s + pause_s
-        self._note_dial(name, tries, error)
+        if tries.dials.is_gone_after(error):
+            self.leave_out(name, f"is gone ({error})")
 
     def turn_s(self, name: str) -> float:
         """Return the duration of this source's turn. The turn ends only if another download or source is waiting."""
@@ -154,13 +154,3 @@ class Sources:
                 self._tries[name] = _Tries()
                 if self._reputation.sent_wrong_bytes(name, self._sha):
                     self.leave_out(name, "sent wrong bytes")
-
-    def _note_dial(self, name: str, tries: _Tries, error: Exception) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if not isinstance(error, Unreachable):
-            tries.failed_dials = 0
-            return
-        tries.undialled_since_s = tries.undialled_since_s if tries.failed_dials else now_s
-        tries.failed_dials += 1
-        if tries.failed_dials > GONE_TRIES and now_s - tries.undialled_since_s > GONE_AFTER_S:
-            self.leave_out(name, f"is gone ({error})")

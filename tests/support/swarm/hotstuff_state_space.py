@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from outerloop.swarm.accountability.evidence import contradiction
+from outerloop.swarm.accountability.contradictions import contradiction
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.chain import Chain
 from outerloop.swarm.consensus.commit import Commit

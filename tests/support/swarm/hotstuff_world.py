@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from outerloop.swarm.accountability.evidence import contradiction
+from outerloop.swarm.accountability.contradictions import contradiction
 from outerloop.swarm.consensus.commit import Commit, Participant, max_faulty
 from outerloop.swarm.consensus.effects import ApplyCommit, Effect, Send
 from outerloop.swarm.consensus.hotstuff.chain import HotStuffChain

@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 
 from outerloop.swarm.access.signatures import KeySigner, Signatures
-from outerloop.swarm.accountability.evidence import PAYLOAD, Evidence, Signed
+from outerloop.swarm.accountability.evidence import Evidence
+from outerloop.swarm.accountability.signed_statement import PAYLOAD, Signed
 from outerloop.swarm.consensus.statements import Statement, accept, promise
 from outerloop.swarm.validation import id_of
 from tests.support.swarm.memory_keys import key_of, public_of

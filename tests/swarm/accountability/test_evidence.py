@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
-from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, VERDICT, Evidence, Signed, guilty
+from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, Evidence, guilty
+from outerloop.swarm.accountability.signed_statement import PAYLOAD, VERDICT, Signed
 from outerloop.swarm.consensus.state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement, accept, ask, prepare, promise, resign, wish
 from outerloop.swarm.consensus.statements import commit as vote2

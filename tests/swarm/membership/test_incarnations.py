@@ -19,8 +19,9 @@ from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
+from outerloop.swarm.membership.accepted_processes import MAX_KNOWN, MAX_REFUSED
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
-from outerloop.swarm.membership.incarnations import MAX_INTRODUCED, MAX_KNOWN, MAX_REFUSED, Incarnations
+from outerloop.swarm.membership.incarnations import MAX_INTRODUCED, Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S
 from outerloop.types import UserError
@@ -393,11 +394,11 @@ def test_memory_for_other_processes_is_bounded(tmp_path: Path) -> None:
         template = Incarnation.read(own.own)
         assert template
         for number in range(MAX_KNOWN + 10):
-            await own._look_up(f"peer {number}", template)  # noqa: SLF001
-        assert len(own._known) == MAX_KNOWN and "peer 9" not in own._known  # noqa: SLF001
+            await own.others._look_up(f"peer {number}", template)  # noqa: SLF001
+        assert len(own.others._known) == MAX_KNOWN and "peer 9" not in own.others._known  # noqa: SLF001
         for number in range(2 * MAX_REFUSED):
-            await own._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))  # noqa: SLF001
-        assert len(own._known["peer 99"].refused) == MAX_REFUSED  # noqa: SLF001
+            await own.others._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))  # noqa: SLF001
+        assert len(own.others._known["peer 99"].refused) == MAX_REFUSED  # noqa: SLF001
         asked: list[str] = []
         own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign]  # noqa: SLF001
         await own.introduce([f"peer {number}" for number in range(2 * MAX_INTRODUCED)])
