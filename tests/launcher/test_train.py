@@ -13,13 +13,15 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from outerloop.commands import train as train_command
 from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
 from outerloop.launcher.train import print_results, spent_line, train
 from outerloop.report.runs import RESULTS
 from outerloop.state import checkpoint
 from outerloop.types import UserError
-from tests.support.run_output import summary_of
+from tests.support.run_command import error_of
+from tests.support.run_output import leave_figures_empty, summary_of
 
 SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
 OWN_EXCHANGE = {"noloco"}
@@ -28,7 +30,10 @@ MUON = {"muloco", "outerloop"}  # half a second a step on a CPU that computes bf
 
 
 def run(run_dir, *overrides):
-    train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
+    """The summary of a run. Its figure, which takes as long as some rounds, is left empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_figures_empty(patch)
+        train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
     return summary_of(run_dir)
 
 
@@ -44,7 +49,9 @@ def test_every_recipe_trains_six_rounds(recipe, tmp_path):
 
 
 def test_files_of_a_finished_run(tmp_path):
-    summary = run(tmp_path / "run", "rounds=2", "schedule.sync_every=2")
+    options = ["exchange=inprocess", "rounds=2", "schedule.sync_every=2", f"run_dir={tmp_path}/run"]
+    train(load.load([*SMALL, *options]))
+    summary = summary_of(tmp_path / "run")
     keys = """recipe workers rounds rounds_failed params tokens val_loss_initial val_loss bits_per_param_per_round
         bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash compute_s communication_s others_s utilization"""
     assert set(keys.split()) <= summary.keys()
@@ -282,11 +289,9 @@ def read(path):
     return path.read_text() if path.exists() else ""
 
 
-def test_mistakes_exit_with_2_and_one_line(tmp_path):
-    command = [sys.executable, "-m", "outerloop", "train", "workers=0", f"run_dir={tmp_path}/x"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "workers=0 must be greater than" in done.stderr
-    assert not (tmp_path / "x").exists()
+def test_mistakes_exit_with_2_and_one_line(tmp_path, monkeypatch, capsys):
+    said = error_of(monkeypatch, capsys, "train", "workers=0", f"run_dir={tmp_path}/x")
+    assert "workers=0 must be greater than" in said and not (tmp_path / "x").exists()
 
 
 def test_wandb_works_offline_and_its_failure_stops_nothing(tmp_path, monkeypatch):
@@ -379,9 +384,9 @@ def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
         assert names == ("diloco-seed0", "diloco-seed1") and {"diloco", "seed=1", "exchange=InProcess"} <= set(tags[1])
 
 
-def test_multirun_checks_every_combination_before_the_first_run(tmp_path):
+def test_multirun_checks_every_combination_before_the_first_run(tmp_path, monkeypatch, capsys):
     sweep = ["recipe=diloco,ddp", "schedule.sync_every=1,3", f"hydra.sweep.dir={tmp_path}/sweep"]
-    command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *sweep]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "schedule.sync_every=1" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_command, "handle_interrupts", lambda: None)
+    assert "schedule.sync_every=1" in error_of(monkeypatch, capsys, "train", "-m", *SMALL, *sweep)
     assert not (tmp_path / "sweep").exists()
