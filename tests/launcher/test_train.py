@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -35,6 +36,23 @@ def run(run_dir, *overrides):
         leave_figures_empty(patch)
         train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
     return summary_of(run_dir)
+
+
+SHORTEST = ["rounds=1", "schedule.sync_every=1"]
+
+
+@pytest.fixture(scope="module")
+def shortest(tmp_path_factory):
+    """A finished run, to be copied."""
+    folder = tmp_path_factory.mktemp("shortest")
+    run(folder / "run", *SHORTEST)
+    return folder / "run"
+
+
+@pytest.fixture
+def finished(shortest, tmp_path):
+    """The folder of a finished run with the options SHORTEST."""
+    return Path(shutil.copytree(shortest, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("recipe", load.groups()["recipe"])
@@ -109,12 +127,11 @@ def test_the_payload_in_the_summary_is_the_formula(tmp_path):
     assert summary["bytes_sent_per_worker"] == summary["payload_bytes_per_worker"]  # two workers: one copy each
 
 
-def test_the_exported_model_loads_and_speaks(tmp_path):
+def test_the_exported_model_loads_and_speaks(finished):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run/hf")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run/hf")
+    tokenizer = AutoTokenizer.from_pretrained(finished / "hf")
+    model = AutoModelForCausalLM.from_pretrained(finished / "hf")
     out = model.generate(**tokenizer("def f(", return_tensors="pt"), max_new_tokens=8, do_sample=False)
     assert out.shape[1] == 14 and tokenizer.decode(out[0]).startswith("def f(")
 
@@ -132,35 +149,32 @@ def test_a_finished_run_says_so_with_its_results_and_stays(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_finished_run_without_its_model_exports_it_again(tmp_path):
-    path = tmp_path / "run"
-    summary, model = run(path, "rounds=1", "schedule.sync_every=1"), (path / "hf/model.safetensors").read_bytes()
-    shutil.rmtree(path / "hf")
-    again = run(path, "rounds=1", "schedule.sync_every=1")
+def test_a_finished_run_without_its_model_exports_it_again(finished):
+    summary, model = summary_of(finished), (finished / "hf/model.safetensors").read_bytes()
+    shutil.rmtree(finished / "hf")
+    again = run(finished, *SHORTEST)
     assert again["slow_hash"] == summary["slow_hash"] and again["val_loss"] == summary["val_loss"]
-    assert (path / "hf/model.safetensors").read_bytes() == model
-    assert (path / "metrics.jsonl").read_text().count('"validation"') == 2, "it is not evaluated again"
-    (path / "hf").rename(path / ".hf.old-0123abcd")
-    (path / ".hf.partial-0123abcd").mkdir()
-    assert run(path, "rounds=1", "schedule.sync_every=1") == again and not list(path.glob(".hf.*"))
+    assert (finished / "hf/model.safetensors").read_bytes() == model
+    assert (finished / "metrics.jsonl").read_text().count('"validation"') == 2, "it is not evaluated again"
+    (finished / "hf").rename(finished / ".hf.old-0123abcd")
+    (finished / ".hf.partial-0123abcd").mkdir()
+    assert run(finished, *SHORTEST) == again and not list(finished.glob(".hf.*"))
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: "{}"])
-def test_a_summary_that_cannot_be_read_is_written_again(damage, tmp_path):
-    options = ["rounds=1", "schedule.sync_every=1"]
-    summary, file = run(tmp_path / "run", *options), tmp_path / "run/summary.json"
+def test_a_summary_that_cannot_be_read_is_written_again(damage, finished):
+    summary, file = summary_of(finished), finished / "summary.json"
     file.write_text(damage(file.read_text()))
-    again = run(tmp_path / "run", *options)
+    again = run(finished, *SHORTEST)
     assert (again["slow_hash"], again["val_loss"]) == (summary["slow_hash"], summary["val_loss"])
 
 
-def test_the_summary_of_an_earlier_version_is_printed_without_the_lines_that_it_lacks(tmp_path, capsys):
-    options = ["rounds=1", "schedule.sync_every=1"]
-    summary = run(tmp_path / "run", *options)
+def test_the_summary_of_an_earlier_version_is_printed_without_the_lines_that_it_lacks(finished, capsys):
+    summary = summary_of(finished)
     earlier = {name: summary[name] for name in (*RESULTS, "ratio_to_fp32")}
-    (tmp_path / "run/summary.json").write_text(json.dumps(earlier))
+    (finished / "summary.json").write_text(json.dumps(earlier))
     capsys.readouterr()
-    assert run(tmp_path / "run", *options) == earlier
+    assert run(finished, *SHORTEST) == earlier
     said, names = capsys.readouterr().out, ("sent", "model", "figure", "summary")
     assert [line.split()[0] for line in said.splitlines()[1:]] == list(names) and "is a finished run" in said
 
