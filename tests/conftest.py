@@ -1,5 +1,6 @@
-"""What all tests share: no network, one seed, and programs that Ctrl-C interrupts."""
+"""What all tests share: no network, one seed, Ctrl-C for programs that they start, and short garbage collections."""
 
+import gc
 import os
 import signal
 
@@ -12,6 +13,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the tests run in the ba
 
 import pytest
 import torch
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect the tests without garbage collections. Later ones ignore all objects that exist after the collection.
+
+    To examine these 1.5 million objects takes a second each time, and some libraries collect garbage on every call.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ import outerloop.launcher.passive_threads  # must precede every import that load
 
 # isort: split
 from outerloop.config.options.search_path import choices_in, config_dir
+from outerloop.launcher.collections_at_start import collect_rarely
 from outerloop.launcher.interrupts import Terminated
 from outerloop.output import OutputLost, finish_streams, prepare_streams, print_error
 from outerloop.types import UserError, missing_package, printable
@@ -150,6 +151,7 @@ def entry() -> None:
     If the program that reads standard output ends first, as in `outerloop options | head`, exit with code 141. If
     standard output cannot be written, print why and exit with code 1.
     """
+    collect_rarely()
     prepare_streams()
     code: str | int
     try:

@@ -14,7 +14,6 @@ from outerloop.plan.links import ring_s, tree_s
 from outerloop.plan.recommend import Budget, consumption, recommend
 from outerloop.plan.scenario import Fleet, Method
 from outerloop.report import terminal
-from outerloop.report.plan_figure import Curve, draw
 from outerloop.report.table import Table
 from outerloop.report.units import Stat, format_count
 from outerloop.sinks.sink import print_line
@@ -121,6 +120,8 @@ def draw_curves(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
 
     For comparison, also plot a ring all-reduce and a tree all-reduce of the largest payload.
     """
+    from outerloop.report.plan_figure import Curve, draw  # imports matplotlib, which the tables do not need
+
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]
     curves = [

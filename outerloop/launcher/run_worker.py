@@ -33,6 +33,7 @@ from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Worker
 from outerloop.inner.worker_settings import WorkerSettings
 from outerloop.launcher import cpu_share
+from outerloop.launcher.collections_at_start import collect_as_usual
 from outerloop.protocols import Exchange
 from outerloop.replica.island import run_inline
 from outerloop.replica.sharding import is_sharded
@@ -79,6 +80,7 @@ def run_worker(
         config = config.copy()
         config.init_from = None  # the checkpoint contains all weights
     corpus, trainer, validation = prepare_training(config, exchange, index, layout, compute)
+    collect_as_usual()
     outer = trainer.outer
     plan = worker_settings(config, index, run_dir, ranks=layout.ranks.size)
     if layout.mesh is not None:

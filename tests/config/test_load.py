@@ -1,9 +1,11 @@
 """The command line: what composes, and the one line that answers what does not."""
 
 import pytest
+from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 
 from outerloop.config import instantiate, load, schema
+from outerloop.config.options.compose import compose_anew
 from outerloop.types import UserError
 
 
@@ -179,6 +181,32 @@ def test_a_mistake_in_the_file_of_a_new_part_is_not_dropped(tmp_path, monkeypatc
     config = load.load(["recipe=outerloop_v1", "feedback=half.yaml"])
     with pytest.raises(UserError, match="unexpected keyword argument 'bta'"):
         instantiate.make(config.feedback)
+
+
+def composition(compose, overrides):
+    """What a function makes of overrides, with the types of its nodes, or its error."""
+    try:
+        config = compose(overrides)
+    except HydraException as error:
+        return type(error), str(error)
+    return OmegaConf.to_yaml(config), OmegaConf.is_struct(config), OmegaConf.is_struct(config.inner)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["inner.lr=2", "recipe=muloco", "rounds=3", "schedule.sync_every=7"],
+        ["seed=0", "recipe=diloco", "seed=${rounds}", "inner.batch=null", "rounds="],
+        ["method.optimizer={lr:1.0}", "exchange.allow=[a,b]", "log=[console,wandb]", "run_dir='a [b]'"],
+        ["aggregate=median_clip", "aggregate.of._target_=outerloop.aggregate.weighted.Weighted"],
+        ["+model.width=3", "model.width=4", "~data.non_iid", "hydra.run.dir=x"],
+        ["rounds=3", "inner.lrr=1"],
+        ["rounds=3", "recipe=nothing"],
+        ["rounds=3", "inner/nothing=3"],
+    ],
+)
+def test_values_set_after_a_cached_composition_are_those_that_hydra_sets(overrides):
+    assert composition(load.compose_config, overrides) == composition(compose_anew, tuple(overrides))
 
 
 def test_a_cached_composition_is_not_changed_by_its_reader():

@@ -21,6 +21,7 @@ from outerloop.config.options import sweep_check
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.launcher.torchrun import rank as torchrun_rank
 from tests.support.documents import BLOCKS, PAGES, ROOT, Block, blocks_of, name_of, options_of, prose_of
+from tests.support.run_output import leave_figures_empty
 
 SMALL = {
     "exchange": "inprocess",
@@ -97,6 +98,7 @@ class Session:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.peer: SwarmGather | None = None
         (folder / "README.md").write_text((ROOT / "README.md").read_text())
+        leave_figures_empty(monkeypatch)
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(str(folder))
 

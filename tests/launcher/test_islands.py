@@ -2,7 +2,6 @@
 
 import functools
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -72,6 +71,7 @@ def torchrun(size, *runs):
     """
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
     places = [(store.port, options) for store, options in zip(stores, runs, strict=True)]
+    process_group.preload()
     processes.start_processes(process, (size, places), nprocs=size, start_method="forkserver")
 
 
@@ -90,19 +90,6 @@ def before_its_end(run_dir, folder):
         (folder / name).unlink()
     shutil.rmtree(folder / "hf")
     shutil.rmtree(folder / "checkpoints/step-00000012")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def preloaded():
-    own = [
-        "outerloop.launcher.torchrun.rank",
-        "outerloop.launcher.train",
-        "outerloop.core.state.distributed_checkpoint",
-        "outerloop.report.run_figure",
-    ]
-    multiprocessing.set_forkserver_preload(
-        ["tests.support.sharded_islands", *own, "torch.distributed.fsdp", "torch._dynamo", "numba", "transformers"]
-    )
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,21 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from outerloop.commands import train as train_command
 from outerloop.config import load, run_directory
 from outerloop.launcher import micro_batch
 from outerloop.launcher.train import print_results, spent_line, train
 from outerloop.report.runs import RESULTS
 from outerloop.state import checkpoint
 from outerloop.types import UserError
-from tests.support.run_output import summary_of
+from tests.support.run_command import error_of
+from tests.support.run_output import leave_figures_empty, summary_of
 
 SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
 OWN_EXCHANGE = {"noloco"}
@@ -28,8 +31,28 @@ MUON = {"muloco", "outerloop"}  # half a second a step on a CPU that computes bf
 
 
 def run(run_dir, *overrides):
-    train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
+    """The summary of a run. Its figure, which takes as long as some rounds, is left empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_figures_empty(patch)
+        train(load.load([*SMALL, "exchange=inprocess", f"run_dir='{run_dir}'", *overrides]))
     return summary_of(run_dir)
+
+
+SHORTEST = ["rounds=1", "schedule.sync_every=1"]
+
+
+@pytest.fixture(scope="module")
+def shortest(tmp_path_factory):
+    """A finished run, to be copied."""
+    folder = tmp_path_factory.mktemp("shortest")
+    run(folder / "run", *SHORTEST)
+    return folder / "run"
+
+
+@pytest.fixture
+def finished(shortest, tmp_path):
+    """The folder of a finished run with the options SHORTEST."""
+    return Path(shutil.copytree(shortest, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("recipe", load.groups()["recipe"])
@@ -44,7 +67,9 @@ def test_every_recipe_trains_six_rounds(recipe, tmp_path):
 
 
 def test_files_of_a_finished_run(tmp_path):
-    summary = run(tmp_path / "run", "rounds=2", "schedule.sync_every=2")
+    options = ["exchange=inprocess", "rounds=2", "schedule.sync_every=2", f"run_dir={tmp_path}/run"]
+    train(load.load([*SMALL, *options]))
+    summary = summary_of(tmp_path / "run")
     keys = """recipe workers rounds rounds_failed params tokens val_loss_initial val_loss bits_per_param_per_round
         bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash compute_s communication_s others_s utilization"""
     assert set(keys.split()) <= summary.keys()
@@ -102,12 +127,11 @@ def test_the_payload_in_the_summary_is_the_formula(tmp_path):
     assert summary["bytes_sent_per_worker"] == summary["payload_bytes_per_worker"]  # two workers: one copy each
 
 
-def test_the_exported_model_loads_and_speaks(tmp_path):
+def test_the_exported_model_loads_and_speaks(finished):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run/hf")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run/hf")
+    tokenizer = AutoTokenizer.from_pretrained(finished / "hf")
+    model = AutoModelForCausalLM.from_pretrained(finished / "hf")
     out = model.generate(**tokenizer("def f(", return_tensors="pt"), max_new_tokens=8, do_sample=False)
     assert out.shape[1] == 14 and tokenizer.decode(out[0]).startswith("def f(")
 
@@ -125,35 +149,32 @@ def test_a_finished_run_says_so_with_its_results_and_stays(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_finished_run_without_its_model_exports_it_again(tmp_path):
-    path = tmp_path / "run"
-    summary, model = run(path, "rounds=1", "schedule.sync_every=1"), (path / "hf/model.safetensors").read_bytes()
-    shutil.rmtree(path / "hf")
-    again = run(path, "rounds=1", "schedule.sync_every=1")
+def test_a_finished_run_without_its_model_exports_it_again(finished):
+    summary, model = summary_of(finished), (finished / "hf/model.safetensors").read_bytes()
+    shutil.rmtree(finished / "hf")
+    again = run(finished, *SHORTEST)
     assert again["slow_hash"] == summary["slow_hash"] and again["val_loss"] == summary["val_loss"]
-    assert (path / "hf/model.safetensors").read_bytes() == model
-    assert (path / "metrics.jsonl").read_text().count('"validation"') == 2, "it is not evaluated again"
-    (path / "hf").rename(path / ".hf.old-0123abcd")
-    (path / ".hf.partial-0123abcd").mkdir()
-    assert run(path, "rounds=1", "schedule.sync_every=1") == again and not list(path.glob(".hf.*"))
+    assert (finished / "hf/model.safetensors").read_bytes() == model
+    assert (finished / "metrics.jsonl").read_text().count('"validation"') == 2, "it is not evaluated again"
+    (finished / "hf").rename(finished / ".hf.old-0123abcd")
+    (finished / ".hf.partial-0123abcd").mkdir()
+    assert run(finished, *SHORTEST) == again and not list(finished.glob(".hf.*"))
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: "{}"])
-def test_a_summary_that_cannot_be_read_is_written_again(damage, tmp_path):
-    options = ["rounds=1", "schedule.sync_every=1"]
-    summary, file = run(tmp_path / "run", *options), tmp_path / "run/summary.json"
+def test_a_summary_that_cannot_be_read_is_written_again(damage, finished):
+    summary, file = summary_of(finished), finished / "summary.json"
     file.write_text(damage(file.read_text()))
-    again = run(tmp_path / "run", *options)
+    again = run(finished, *SHORTEST)
     assert (again["slow_hash"], again["val_loss"]) == (summary["slow_hash"], summary["val_loss"])
 
 
-def test_the_summary_of_an_earlier_version_is_printed_without_the_lines_that_it_lacks(tmp_path, capsys):
-    options = ["rounds=1", "schedule.sync_every=1"]
-    summary = run(tmp_path / "run", *options)
+def test_the_summary_of_an_earlier_version_is_printed_without_the_lines_that_it_lacks(finished, capsys):
+    summary = summary_of(finished)
     earlier = {name: summary[name] for name in (*RESULTS, "ratio_to_fp32")}
-    (tmp_path / "run/summary.json").write_text(json.dumps(earlier))
+    (finished / "summary.json").write_text(json.dumps(earlier))
     capsys.readouterr()
-    assert run(tmp_path / "run", *options) == earlier
+    assert run(finished, *SHORTEST) == earlier
     said, names = capsys.readouterr().out, ("sent", "model", "figure", "summary")
     assert [line.split()[0] for line in said.splitlines()[1:]] == list(names) and "is a finished run" in said
 
@@ -282,11 +303,9 @@ def read(path):
     return path.read_text() if path.exists() else ""
 
 
-def test_mistakes_exit_with_2_and_one_line(tmp_path):
-    command = [sys.executable, "-m", "outerloop", "train", "workers=0", f"run_dir={tmp_path}/x"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "workers=0 must be greater than" in done.stderr
-    assert not (tmp_path / "x").exists()
+def test_mistakes_exit_with_2_and_one_line(tmp_path, monkeypatch, capsys):
+    said = error_of(monkeypatch, capsys, "train", "workers=0", f"run_dir={tmp_path}/x")
+    assert "workers=0 must be greater than" in said and not (tmp_path / "x").exists()
 
 
 def test_wandb_works_offline_and_its_failure_stops_nothing(tmp_path, monkeypatch):
@@ -379,9 +398,9 @@ def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
         assert names == ("diloco-seed0", "diloco-seed1") and {"diloco", "seed=1", "exchange=InProcess"} <= set(tags[1])
 
 
-def test_multirun_checks_every_combination_before_the_first_run(tmp_path):
+def test_multirun_checks_every_combination_before_the_first_run(tmp_path, monkeypatch, capsys):
     sweep = ["recipe=diloco,ddp", "schedule.sync_every=1,3", f"hydra.sweep.dir={tmp_path}/sweep"]
-    command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *sweep]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "schedule.sync_every=1" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_command, "handle_interrupts", lambda: None)
+    assert "schedule.sync_every=1" in error_of(monkeypatch, capsys, "train", "-m", *SMALL, *sweep)
     assert not (tmp_path / "sweep").exists()

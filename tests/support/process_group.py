@@ -31,11 +31,15 @@ def live(rank, size, work, folder):
         dist.destroy_process_group()
 
 
+def preload():
+    """Let processes be forked from one that has imported what takes long. Call this before each start."""
+    multiprocessing.set_forkserver_preload(["tests.support.preloaded"])
+
+
 @contextmanager
 def started(size, work, folder):
     """`size` processes on their way, forked from one that has imported what takes long; none is left afterwards."""
-    own = ["tests.support.sharded_islands", "outerloop.config.from_recipe"]
-    multiprocessing.set_forkserver_preload([*own, "torch._dynamo", "numba"])
+    preload()
     group = processes.start_processes(live, (size, work, folder), nprocs=size, join=False, start_method="forkserver")
     try:
         yield group

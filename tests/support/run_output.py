@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def address_in(text: str) -> str | None:
     """What others type to meet a first peer, `exchange.initial_peers=[...]`, once it has told."""
@@ -17,3 +19,8 @@ def address_in(text: str) -> str | None:
 def summary_of(run_dir: Path) -> dict[str, Any]:
     """summary.json of a finished run."""
     return json.loads((run_dir / "summary.json").read_text())
+
+
+def leave_figures_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process write an empty loss.png. tests/launcher/test_train.py draws those of all recipes."""
+    monkeypatch.setattr("outerloop.report.run_figure.draw_run", lambda rows, summary, path: path.touch())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import lru_cache
 from importlib.resources import files
@@ -12,9 +12,10 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from outerloop.config.options.search_path import choices_in, config_dir, user_folders
 from outerloop.config.options.user_files import forget, searching, stored_choices, values_of, with_stored_files
@@ -75,9 +76,29 @@ def search_path_folder(entry: str) -> Path:
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Compose train.yaml with these overrides, using hydra. Compositions of outerloop's own yaml files are cached."""
+    """Compose train.yaml with these overrides, using hydra. Compositions of outerloop's own yaml files are cached.
+
+    Overrides that only set values are then applied to the cached composition of the others, as hydra does. If this
+    fails, hydra composes all of them, and raises the error.
+    """
     key = tuple(overrides)
-    return compose_anew(key) if uses_other_files(overrides) else deepcopy(composed(key))
+    if uses_other_files(overrides):
+        return compose_anew(key)
+    parsed = parse_overrides(overrides)
+    if all(override.type is OverrideType.CHANGE and not override.is_sweep_override() for override in parsed):
+        choices = tuple(text for text, override in zip(key, parsed, strict=True) if not sets_value(override))
+        with suppress(HydraException, OmegaConfBaseException, ValueError):
+            config = deepcopy(composed(choices))
+            for override in filter(sets_value, parsed):
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            return config
+    return deepcopy(composed(key))
+
+
+def sets_value(override: Override) -> bool:
+    """Return whether an override sets a value, and does not choose one of outerloop's or hydra's yaml files."""
+    key = override.key_or_group
+    return override.package is None and "/" not in key and not (config_dir() / key).is_dir()
 
 
 def uses_other_files(overrides: Sequence[str]) -> bool:
