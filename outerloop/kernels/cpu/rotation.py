@@ -18,7 +18,7 @@ from outerloop.kernels.rotation import LARGEST, rotate
 from outerloop.kernels.threads import parallel_rows
 
 LANES = 16
-"""Number of consecutive values for which several stages of the transform are computed together."""
+"""Number of consecutive values for which two stages of the transform are computed together."""
 
 
 @rotate.kernel("CPU")
@@ -102,12 +102,6 @@ def transform(x, factor):
     else:
         for i in range(x.size):
             x[i] *= factor
-    # Three stages per pass, unless only four remain: then two passes of two stages.
-    while step >= LANES and 8 * step <= x.size and 16 * step != x.size:
-        for start in range(0, x.size, 8 * step):
-            for i in range(start, start + step, LANES):
-                transform_eight(x, i, step)
-        step *= 8
     while step < x.size:  # two stages per pass
         for start in range(0, x.size, 4 * step):
             if step >= LANES:
@@ -153,29 +147,19 @@ def transform_word(typing, x, i, factor):
     return types.void(x, types.int64, types.float32), generate
 
 
-def transforming(values: int) -> Any:
-    """Return an intrinsic that applies log2(values) stages of the transform to `values` vectors of LANES values."""
+@intrinsic
+def transform_four(typing, x, i, step):
+    """Apply two stages of the transform to x[i + n · step], n = 0 .. 3, for LANES consecutive values of i."""
 
-    @intrinsic
-    def transform_vectors(typing, x, i, step):
-        """Transform x[i + n · step], n = 0 .. values - 1, for LANES consecutive values of i."""
+    def generate(context, builder, signature, args):
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        place = [builder.add(args[1], builder.mul(args[2], ir.IntType(64)(n))) for n in range(4)]
+        address = [element_pointer(context, builder, signature.args[0], args[0], at, lanes) for at in place]
+        a, b, c, d = (builder.load(at, align=4) for at in address)
+        s, t, u, v = builder.fadd(a, b), builder.fsub(a, b), builder.fadd(c, d), builder.fsub(c, d)
+        results = builder.fadd(s, u), builder.fadd(t, v), builder.fsub(s, u), builder.fsub(t, v)
+        for at, result in zip(address, results, strict=True):
+            builder.store(result, at, align=4)
+        return context.get_dummy_value()
 
-        def generate(context, builder, signature, args):
-            lanes = ir.VectorType(ir.FloatType(), LANES)
-            place = [builder.add(args[1], builder.mul(args[2], ir.IntType(64)(n))) for n in range(values)]
-            address = [element_pointer(context, builder, signature.args[0], args[0], at, lanes) for at in place]
-            vector = [builder.load(at, align=4) for at in address]
-            for bit in (1 << stage for stage in range(values.bit_length() - 1)):
-                for n in (n for n in range(values) if not n & bit):
-                    a, b = vector[n], vector[n | bit]
-                    vector[n], vector[n | bit] = builder.fadd(a, b), builder.fsub(a, b)
-            for at, result in zip(address, vector, strict=True):
-                builder.store(result, at, align=4)
-            return context.get_dummy_value()
-
-        return types.void(x, types.int64, types.int64), generate
-
-    return transform_vectors
-
-
-transform_four, transform_eight = transforming(4), transforming(8)
+    return types.void(x, types.int64, types.int64), generate
