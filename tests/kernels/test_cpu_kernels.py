@@ -325,13 +325,17 @@ def test_both_routes_through_a_round_come_to_the_same_bits(recipe, dtype):
         assert same(x, plain[name]), name
 
 
-@pytest.mark.parametrize("recipe", ["sparseloco", "clipped", "local", "eight_bit", "momentum"])
+LATE = [*((recipe, torch.float32) for recipe in ("sparseloco", "clipped", "local", "eight_bit", "momentum"))]
+LATE.append(("sparseloco", torch.bfloat16))
+
+
+@pytest.mark.parametrize(("recipe", "dtype"), LATE)
 @pytest.mark.parametrize(("delay", "merge_local"), [(1, 0.0), (2, 0.5), (0, 0.5), (2, "carry")])
-def test_both_routes_come_to_the_same_bits_when_rounds_land_late(recipe, delay, merge_local):
+def test_both_routes_come_to_the_same_bits_when_rounds_land_late(recipe, dtype, delay, merge_local):
     """Inner steps between launch and landing, and a part of the fast weights kept."""
     late = {"delay": delay, "merge_local": merge_local}
-    fused, plain = (toy_pipelines.trained(recipe, torch.float32, fused=one, **late) for one in (True, False))
-    prompt = toy_pipelines.trained(recipe, torch.float32, fused=True)
+    fused, plain = (toy_pipelines.trained(recipe, dtype, fused=one, **late) for one in (True, False))
+    prompt = toy_pipelines.trained(recipe, dtype, fused=True)
     for name, x in fused.items():
         assert same(x, plain[name]), name
     assert not all(same(x, prompt[name]) for name, x in fused.items())

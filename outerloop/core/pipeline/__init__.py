@@ -189,7 +189,9 @@ class RoundPipeline:
             self.island.add(rest, alpha=-1)
         fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.read_raw(kept)
         squares = self.update_slow(aggregated, update, fast, current, included=True)
-        self.write(aggregated.mean, fast if on_copy and not current else {}, carry=self.carry)
+        # Without unsent values, use the slow weights themselves: they are not rounded to the dtype of the fast weights.
+        computed = fast if self.fused.keeps_unsent else {name: self.slow[name] for name in kept}
+        self.write(aggregated.mean, computed if on_copy and not current else {}, carry=self.carry)
         return squares
 
     def land_without_own(self, aggregated: AggregatedRound, update: Tensors) -> float:

@@ -99,6 +99,11 @@ class FusedPipeline:
             and slow.numel() > 0
         )
 
+    @property
+    def keeps_unsent(self) -> bool:
+        """Whether unsent values stay in the fast weights, which then differ from the slow weights after a landing."""
+        return self.fits and self.residual.unsent_share is not None
+
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
         """Compute the pseudo-gradient, add feedback and select values in one pass, then encode the kept values.
 
