@@ -70,7 +70,7 @@ class Attached:
             )
         outer.island.check_parameters()
         check_covered(optimizers, outer)
-        check_unshared(optimizers[-1], outer)
+        check_unshared(optimizers, outer)
         warn_of_other_optimizer(optimizers, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.counted = 0
@@ -184,16 +184,20 @@ def check_covered(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
             )
 
 
-def check_unshared(optimizer: Optimizer, outer: StepHooks) -> None:
-    """Check that no attached outer loop exchanges a parameter of `outer`. Raises UserError that names the first one."""
-    hooks = optimizer._optimizer_step_post_hooks.values()
+def check_unshared(optimizers: Sequence[Optimizer], outer: StepHooks) -> None:
+    """Check that no outer loop that is attached to one of the optimizers exchanges a parameter of `outer`.
+
+    Raises UserError that names the first such parameter.
+    """
+    hooks = [hook for optimizer in optimizers for hook in optimizer._optimizer_step_post_hooks.values()]
     others = [hook.outer for hook in hooks if hasattr(hook, "outer")]
     exchanged = {id(p) for other in others for p in other.island.params.values()}
     for name, p in outer.island.params.items():
         if id(p) in exchanged:
             raise UserError(
                 f"{name} is exchanged by another outer loop that is attached to this optimizer, and each would"
-                " overwrite what the other writes: call remove() on the object that attach returned for it"
+                " overwrite what the other writes: call remove() on the object that attach returned for it, or abort()"
+                " on its callback"
             )
 
 

@@ -27,7 +27,8 @@ def exact_squares(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     x: (P, N) float32 with N > 0. The sum is 0 if a value of the row is not finite; the largest magnitude is then not
     finite either.
     """
-    top_P = x.abs().amax(1)
+    lowest_P, highest_P = x.aminmax(dim=1)
+    top_P = torch.maximum(lowest_P.abs(), highest_P.abs())
     factor_P1 = torch.tensor([factor(top, bits) for top in top_P.tolist()], dtype=torch.float64, device=x.device)[
         :, None
     ]

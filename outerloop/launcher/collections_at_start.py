@@ -1,7 +1,8 @@
 """Collect garbage rarely while a program starts, because what it imports is not garbage.
 
 With Python's own thresholds, looking for garbage takes about a fifth of the CPU time that a run needs before its first
-step. Before that step, a worker restores them: garbage may hold tensors.
+step. Before that step, a worker restores them, because garbage may hold tensors. Commands that do not train keep the
+higher threshold.
 """
 
 from __future__ import annotations
@@ -18,5 +19,6 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Restore the thresholds with which the program was started."""
-    gc.set_threshold(*USUAL)
+    """Restore the thresholds with which the program was started, if `collect_rarely` has changed them."""
+    if gc.get_threshold() == RARE:
+        gc.set_threshold(*USUAL)

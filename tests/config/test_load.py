@@ -200,6 +200,7 @@ def composition(compose, overrides):
         ["method.optimizer={lr:1.0}", "exchange.allow=[a,b]", "log=[console,wandb]", "run_dir='a [b]'"],
         ["aggregate=median_clip", "aggregate.of._target_=outerloop.aggregate.weighted.Weighted"],
         ["+model.width=3", "model.width=4", "~data.non_iid", "hydra.run.dir=x"],
+        ["feedback=local", "feedback.beta=0.5", "feedback={beta:0.9}"],
         ["rounds=3", "inner.lrr=1"],
         ["rounds=3", "recipe=nothing"],
         ["rounds=3", "inner/nothing=3"],
@@ -207,6 +208,12 @@ def composition(compose, overrides):
 )
 def test_values_set_after_a_cached_composition_are_those_that_hydra_sets(overrides):
     assert composition(load.compose_config, overrides) == composition(compose_anew, tuple(overrides))
+
+
+def test_values_are_set_after_a_cached_composition_of_the_choices(monkeypatch):
+    load.compose_config(["recipe=muloco", "rounds=3"])
+    monkeypatch.setattr("outerloop.config.options.compose.compose_anew", None)
+    assert load.compose_config(["rounds=4", "recipe=muloco"]).rounds == 4
 
 
 def test_a_cached_composition_is_not_changed_by_its_reader():

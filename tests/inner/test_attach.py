@@ -381,6 +381,16 @@ def test_a_second_outer_loop_of_the_same_parameters_is_refused():
     outerloop.attach(optimizer, second)
 
 
+def test_a_second_outer_loop_is_refused_whichever_of_several_optimizers_comes_last():
+    model = toy.model()
+    first, second = toy.outer(model, toy.alone()), toy.outer(model, toy.alone())
+    halves = list(model.parameters())[:1], list(model.parameters())[1:]
+    a, b = (torch.optim.SGD(half, lr=0.1) for half in halves)
+    outerloop.attach([a, b], first)
+    with pytest.raises(UserError, match="is exchanged by another outer loop"):
+        outerloop.attach([b, a], second)
+
+
 def test_two_outer_loops_of_different_parameters_share_an_optimizer():
     models = toy.model(), toy.model()
     outers = [toy.outer(model, toy.alone()) for model in models]

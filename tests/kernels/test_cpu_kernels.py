@@ -146,8 +146,9 @@ def test_a_landing_that_keeps_unsent_values_or_later_progress_equals_its_definit
         signs, momentum = random_signs(n, n) if rotated else None, torch.randn(n) if mu else None
         sent = [definition(select)(x, None, None, None, signs, Selection(0.0, chunk, k)) for x in (slow - fast, slow)]
         position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
-        how = Landing(0, 0.0, chunk, k, True, 0.7, mu, True, share)
-        tensors = slow, fast, None, None, momentum, (fast + progress).to(dtype) if late else None
+        held = (None, None) if share else residuals(0.1 * slow, chunk)[bool(mu)]
+        how = Landing(0, 0.0 if share else 0.95, chunk, k, True, 0.7, mu, True, share)
+        tensors = slow, fast, *held, momentum, (fast + progress).to(dtype) if late else None
         *expected, current = copies(*tensors)
         definition(land)(*expected, position, value, None, signs, current, how)
         assert not late or same(expected[1], fast), "the weights at the launch"

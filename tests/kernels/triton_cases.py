@@ -177,7 +177,7 @@ def test_land_with(residual, momentum, nesterov, by_senders):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("share", "late"), [(0.7, False), (0.0, True), (0.7, True)])
 def test_land_that_keeps_unsent_values_or_later_progress(share, late, dtype):
-    check_land((71, 64, 5), residual=False, dtype=dtype, by_senders=True, share=share, late=late)
+    check_land((71, 64, 5), residual=not share, dtype=dtype, by_senders=True, share=share, late=late)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 251, 4095, 4096, 4097])

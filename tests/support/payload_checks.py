@@ -85,7 +85,7 @@ def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tenso
         rows, slow = topk.rows_at(dense.numel(), payload.context(ROUND.number, name)), torch.zeros_like(dense)
         assert torch.equal(topk.index.encode(position_M, rows), message.parts[name]["index"]), name
         how = Landing(-1, 0.0, rows.chunk, rows.k, by_senders=False, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, torch.zeros_like(dense), None, None, None, position_M[None], value_M[None], None, None, how)
+        land(slow, torch.zeros_like(dense), None, None, None, position_M[None], value_M[None], None, None, None, how)
         assert torch.equal(slow, -dense), name
 
 

@@ -85,7 +85,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     if uses_other_files(overrides):
         return compose_anew(key)
     parsed = parse_overrides(overrides)
-    if all(override.type is OverrideType.CHANGE and not override.is_sweep_override() for override in parsed):
+    if all(map(can_be_applied_later, parsed)):
         choices = tuple(text for text, override in zip(key, parsed, strict=True) if not sets_value(override))
         with suppress(HydraException, OmegaConfBaseException, ValueError):
             config = deepcopy(composed(choices))
@@ -93,6 +93,12 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
             return config
     return deepcopy(composed(key))
+
+
+def can_be_applied_later(override: Override) -> bool:
+    """Return whether an override changes one value, or chooses a yaml file. A dictionary for a group does neither."""
+    is_change = override.type is OverrideType.CHANGE and not override.is_sweep_override()
+    return is_change and (sets_value(override) or not isinstance(override.value(), dict))
 
 
 def sets_value(override: Override) -> bool:

@@ -101,7 +101,7 @@ class FusedPipeline:
 
     @property
     def keeps_unsent(self) -> bool:
-        """Whether unsent values stay in the fast weights, which then differ from the slow weights after a landing."""
+        """True if unsent values stay in the fast weights, which then differ from the slow weights after a landing."""
         return self.fits and self.residual.unsent_share is not None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
@@ -179,7 +179,8 @@ class FusedPipeline:
 
         Returns Σ ḡ², where ḡ is the aggregate.
 
-        fast: the fast weights; if `included`, those at the launch. They become those from which inner steps continue.
+        fast: the fast weights; if `included`, those at the launch. They become those from which inner steps continue,
+            rounded to their dtype.
         current: the current fast weights, if they are to change instead, and to keep their progress since the launch;
             else empty.
         included: whether the round includes this peer's message.

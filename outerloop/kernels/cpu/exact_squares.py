@@ -36,12 +36,12 @@ def largest_of_rows(bits, first, last):
 
 
 @compiled
-def sums_of_floors(x, factor, first, last):
-    """Return Σ floor(x² · factor) over columns first .. last - 1 of each row; 0 where its factor is 0."""
+def sums_of_floors(x, scale, first, last):
+    """Return Σ floor(x² · scale) over columns first .. last - 1 of each row, 0 for rows with scale 0."""
     total = np.zeros(x.shape[0], np.int64)
     for row in range(x.shape[0]):
-        if factor[row]:
+        if scale[row]:
             for i in range(first, last):
                 wide = np.float64(x[row, i])
-                total[row] += np.int64(wide * wide * factor[row])
+                total[row] += np.int64(wide * wide * scale[row])
     return total

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outerloop.kernels.cpu.arrays import convert
 from outerloop.kernels.cpu.compiled import compiled
-from outerloop.kernels.cpu.two_bit import decode_groups_of_peers
+from outerloop.kernels.cpu.groups import decode_groups_of_peers
 from outerloop.kernels.sign import sign_decode
 
 

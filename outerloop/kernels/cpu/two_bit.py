@@ -1,9 +1,6 @@
-"""CPU kernels of `two_bit_encode` and `two_bit_decode`, and the frame of all decoders of groups."""
+"""CPU kernels of `two_bit_encode` and `two_bit_decode`."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -11,8 +8,9 @@ from torch import Tensor
 
 from outerloop.kernels.cpu.arrays import as_array, convert
 from outerloop.kernels.cpu.compiled import compiled
+from outerloop.kernels.cpu.groups import decode_groups_of_peers
 from outerloop.kernels.reference import packed_bytes
-from outerloop.kernels.threads import parallel_loops, parallel_rows
+from outerloop.kernels.threads import parallel_rows
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
@@ -34,20 +32,6 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """Implement `two_bit_decode` on the CPU."""
     return decode_groups_of_peers(decode_groups, code, level, count, group)
-
-
-def decode_groups_of_peers(
-    decode: Callable[..., None], code: list[Tensor], level: list[Tensor], count: int, group: int
-) -> Tensor:
-    """Decode the codes and levels of P peers to (P, count) float32 on all threads.
-
-    decode: compiled loop that decodes some of the groups of `group` values of one peer, such as `decode_groups`.
-    """
-    x_PN = torch.empty(len(code), count, dtype=torch.float32)
-    arrays = [map(as_array, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
-    loops = [partial(decode, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
-    parallel_loops(loops, -(-count // group), values=count)
-    return x_PN
 
 
 @compiled
