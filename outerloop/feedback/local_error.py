@@ -26,7 +26,7 @@ from outerloop.kernels.specs import ResidualSpec
 from outerloop.types import Tensors, UserError
 
 NO_RESIDUAL = (None, None, 0.0)
-"""What the kernels read and write in place of a residual, its scales and its decay."""
+"""The StoredResidual of this feedback: no residual, no scales, and a decay of 0."""
 
 
 class LocalError:

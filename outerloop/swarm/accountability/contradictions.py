@@ -49,11 +49,19 @@ def comparable(kind: str) -> tuple[str, ...]:
     return tuple(second if first == kind else first for first, second in OFFENCES if kind in (first, second))
 
 
-def _two_accepts(first: Any, second: Any) -> str:
-    (_, number, *where, accepted), (_, other_number, *other_where, also) = first, second
-    if (number, where) != (other_number, other_where) or accepted == also:
-        return ""
-    return f"accepted two proposals for commit {number}, view {where[-1]}"
+def _two_proposals(verb: str) -> Callable[[Any, Any], str]:
+    """Return a check of two statements of one kind that are about the same commit and view, but name two proposals.
+
+    verb: what the peer did with both, for the description of the offence.
+    """
+
+    def offence(first: Any, second: Any) -> str:
+        (_, number, *where, proposal), (_, other_number, *other_where, other) = first, second
+        if (number, where) != (other_number, other_where) or proposal == other:
+            return ""
+        return f"{verb} two proposals for commit {number}, view {where[-1]}"
+
+    return offence
 
 
 def _left_out(accept: Any, promise: Any) -> str:
@@ -70,13 +78,6 @@ def _two_prepares(first: Any, second: Any) -> str:
     if (number, where) != (other_number, other_where) or (prepared, justified) == (also, other_justified):
         return ""
     return f"voted twice for commit {number}, view {where[-1]}"
-
-
-def _two_commits(first: Any, second: Any) -> str:
-    (_, number, *where, committed), (_, other_number, *other_where, also) = first, second
-    if (number, where) != (other_number, other_where) or committed == also:
-        return ""
-    return f"voted to decide two proposals for commit {number}, view {where[-1]}"
 
 
 def _ignored_lock(commit: Any, prepare: Any) -> str:
@@ -105,10 +106,10 @@ def _two_verdicts(first: Any, second: Any) -> str:
 
 
 OFFENCES: dict[tuple[str, str], Callable[[Any, Any], str]] = {
-    (ACCEPT, ACCEPT): _two_accepts,
+    (ACCEPT, ACCEPT): _two_proposals("accepted"),
     (ACCEPT, PROMISE): _left_out,
     (PREPARE, PREPARE): _two_prepares,
-    (COMMIT, COMMIT): _two_commits,
+    (COMMIT, COMMIT): _two_proposals("voted to decide"),
     (COMMIT, PREPARE): _ignored_lock,
     (PAYLOAD, PAYLOAD): _two_payloads,
     (VERDICT, VERDICT): _two_verdicts,

@@ -26,7 +26,8 @@ MAX_REFUSED = 4
 class _Known:
     """The known processes of one peer: the accepted one, and the refused ones.
 
-    `refused`: nonce of a refused process -> another process's objection to it, or b"" if there is none.
+    `refused` maps the nonce of each refused process to the objection that another process of the same key has sent
+    against it, or to b"" if none has.
     """
 
     accepted: Incarnation
