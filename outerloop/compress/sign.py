@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from torch import Size, Tensor
 
-from outerloop.compress import check_names, group_scaled
+from outerloop.compress import check_names
 from outerloop.compress.group_scaled import check_scales, checked_chunk, group_length
-from outerloop.kernels.reference import check_codes, sign_rows
-from outerloop.kernels.sign import sign_decode
+from outerloop.kernels.reference import check_codes
+from outerloop.kernels.sign import sign_decode, sign_encode
 from outerloop.types import CodecContext, Parts
 
 
@@ -39,7 +39,9 @@ class Sign:
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (N values, any shape) to "code", ceil(N / 8) uint8, and "scale", one bfloat16 per group."""
-        return group_scaled.encode(x, group_length(self.chunk, x.numel(), context), 1, sign_rows)
+        length = group_length(self.chunk, x.numel(), context)
+        code, scale_G = sign_encode(x.detach().float().reshape(-1), length)
+        return {"code": code, "scale": scale_G}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to a float32 tensor of `shape`. Raises ValueError on wrong sizes or invalid scales."""

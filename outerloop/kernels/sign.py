@@ -9,8 +9,19 @@ import torch
 from torch import Tensor
 
 from outerloop.kernels.operator import operator
-from outerloop.kernels.reference import sign_rows_decode, unpack_codes
-from outerloop.kernels.select import decode_rows
+from outerloop.kernels.reference import pack_codes, sign_rows, sign_rows_decode, unpack_codes
+from outerloop.kernels.select import decode_rows, split_rows
+
+
+@operator()
+def sign_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Encode x, (N,) float32, to signs, ceil(N / 8) uint8, and one magnitude for each of G groups, (G,) bfloat16.
+
+    A bit is 1 if the value is below 0. The magnitude is the mean of the group's |x|, computed in float64.
+    """
+    coded = [sign_rows(x_GL) for x_GL in split_rows(x, group)]
+    code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])
+    return pack_codes(code_N, 1), torch.cat([x.new_zeros(0, dtype=torch.bfloat16), *(scale for _, scale in coded)])
 
 
 @operator()
@@ -22,6 +33,12 @@ def sign_decode(code: list[Tensor], scale: list[Tensor], count: int, group: int)
     bits = [unpack_codes(packed, 1, count) for packed in code]
     both = zip(bits, scale, strict=True)
     return torch.stack([decode_rows(bit_N, scale_G, group, sign_rows_decode) for bit_N, scale_G in both])
+
+
+@sign_encode.fake
+def _(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    count = x.numel()
+    return x.new_empty(-(-count // 8), dtype=torch.uint8), x.new_empty(-(-count // group), dtype=torch.bfloat16)
 
 
 @sign_decode.fake

@@ -17,7 +17,7 @@ from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rice import rice_decode, rice_encode
 from outerloop.kernels.rotation import random_signs, rotate
 from outerloop.kernels.select import Selection, select
-from outerloop.kernels.sign import sign_decode
+from outerloop.kernels.sign import sign_decode, sign_encode
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 
@@ -33,7 +33,8 @@ def warm() -> None:
         two_bit_decode([code], [level_G2], len(value_M), 4)
         how = Landing(own=0, beta=0.9, chunk=256, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
         land(slow, fast, *residual, None, position_M[None], value_M[None], None, None, None, how)
-    sign_decode([torch.zeros(13, dtype=torch.uint8)], [torch.zeros(25, dtype=torch.bfloat16)], 100, 4)
+    code, scale_G = sign_encode(slow, 4)
+    sign_decode([code], [scale_G], 100, 4)
     exact_squares(slow.view(1, -1), 50)
     rotate(slow, random_signs(100, 0), 64, False)
     rice_decode([rice_encode(position_M, 100, 256, 4)], 100, 256, 4)

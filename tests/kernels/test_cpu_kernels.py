@@ -16,7 +16,7 @@ from outerloop.kernels.land import Landing, land
 from outerloop.kernels.reference import pack_codes
 from outerloop.kernels.rotation import random_signs
 from outerloop.kernels.select import Rows, Selection, absolute, select
-from outerloop.kernels.sign import sign_decode
+from outerloop.kernels.sign import sign_decode, sign_encode
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from tests.support import toy_pipelines
 
@@ -204,6 +204,22 @@ def test_decoded_signs_equal_their_definition(n):
         for count in (1, 2):
             torch.set_num_threads(count)
             assert same(sign_decode(codes, scales, n, group), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 64, 4095, 200_003])
+def test_encoded_signs_equal_their_definition(kind, n):
+    x = state(kind, n, torch.float32)[0]
+    for group in (1, 3, 8, 72, 4096):
+        expected = definition(sign_encode)(x, group)
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            assert all(map(same, sign_encode(x, group), expected))
+
+
+def test_signs_are_encoded_with_the_mean_magnitude_of_their_group():
+    code, scale = sign_encode(torch.tensor([-1.0, 2.0, -3.0, -0.5, 0.0]), 3)
+    assert code.tolist() == [0b00001101] and scale.tolist() == [2.0, 0.25]
 
 
 def test_signs_decode_to_plus_and_minus_the_magnitude_of_their_group():

@@ -1,7 +1,8 @@
 """CPU kernel of `land`: one sweep over chunks that fit in the L2 cache.
 
 Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum and
-rotation, slow weights change only at coordinates that some peer sent, so only these are updated.
+rotation, slow weights change only at coordinates that some peer sent, so only these are updated. With a rotation and
+unsent values in float32 weights, but without momentum, all weights change, and one loop reads and writes each of them.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def land_rows(
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     own_row = np.empty(chunk if negative.size else 0, np.float32)
     share, peers = np.float32(how.unsent_share), 0 if how.by_senders else position.shape[0]
+    together = share > 0 and negative.size > 0 and momentum.size == 0 and fast.itemsize == own_row.itemsize
     for row in range(first, last):
         start, begin = row * chunk, row * how.k
         n = min(chunk, slow.size - start)
@@ -64,13 +66,15 @@ def land_rows(
         if residual.size:
             row_unsent = read_residual_row(residual, scale, start, n, buffer)
             keep_row(row_slow, float_row(fast, start, n, other), row_unsent, beta)
-        elif share:
+        elif share and not together:
             subtract_rows(row_slow, float_row(fast, start, n, other), row_unsent)
         if residual.size or share:
             own_position, own_value = position[own, begin:end], sent[begin:end]
             if negative.size:
-                subtract_rotated(row_unsent, own_position, own_value, negative, start, own_row[:n])
-            else:
+                rotate_sent(own_position, own_value, negative, start, own_row[:n])
+            if negative.size and not together:
+                subtract_rows(row_unsent, own_row[:n], row_unsent)
+            elif not negative.size:
                 subtract_sent(row_unsent, own_position, own_value)
         if residual.size:
             write_residual_row(row_unsent, residual, scale, start)
@@ -81,7 +85,9 @@ def land_rows(
             mean_row(sums, peers, mean)
             if negative.size:
                 rotate_chunk(mean, negative, start, True)
-            if momentum.size:
+            if together:
+                land_row(row_slow, row_fast, current[start : start + n], mean, own_row[:n], lr, share)
+            elif momentum.size:
                 momentum_row(row_slow, momentum[start : start + n], mean, lr, mu, how.nesterov)
             else:
                 plain_row(row_slow, mean, lr)
@@ -91,6 +97,8 @@ def land_rows(
             for peer in range(position.shape[0]):
                 square += sent_row(row_slow, position, peer, begin, end, sums, peers, lr)
             squares[row] = square
+        if together:
+            continue
         row_begun = row_slow
         if share:
             row_begun = row_unsent
@@ -123,14 +131,30 @@ def subtract_sent(residual, position, value):
 
 
 @compiled
-def subtract_rotated(residual, position, value, negative, start, own):
-    """Undo the rotation of the values that this peer sent, then subtract them from the residual. `own`: a buffer."""
+def rotate_sent(position, value, negative, start, own):
+    """Set `own` to the values that this peer sent in one chunk, rotated back."""
     own[:] = np.float32(0)
     for j in range(position.size):
         own[np.uint32(position[j])] = value[j]
     rotate_chunk(own, negative, start, True)
-    for i in range(residual.size):
-        residual[i] -= own[i]
+
+
+@compiled
+def land_row(slow, fast, current, mean, own, lr, share):
+    """Update the slow weights of one chunk, and its fast weights with unsent values, as the other loops do one by one.
+
+    `current`, which may be empty, and `fast` must be float32.
+    """
+    if current.size:
+        for i in range(slow.size):
+            unsent = (slow[i] - fast[i]) - own[i]
+            slow[i] = slow[i] - mean[i] * lr
+            current[i] = (current[i] - fast[i]) + (unsent * -share + slow[i])
+    else:
+        for i in range(slow.size):
+            unsent = (slow[i] - fast[i]) - own[i]
+            slow[i] = slow[i] - mean[i] * lr
+            fast[i] = unsent * -share + slow[i]
 
 
 @compiled

@@ -60,6 +60,7 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, negative, first, la
     Prefetching the next chunk makes this 1.1 to 1.4 times as fast.
     """
     x, buffer = np.empty(chunk, np.float32), np.empty((2, chunk), np.float32)
+    unrotated = np.empty(chunk if negative.size else 0, np.float32)
     # `zero` and `nothing` replace absent inputs: x − 0 is x, and x + (−0) is x.
     zero, nothing = np.zeros(chunk, np.float32), np.full(chunk, np.float32(-0.0))
     bits, best = x.view(np.int32), np.empty(chunk, np.int32)
@@ -71,11 +72,11 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, negative, first, la
         kept = np.int32((k * n + chunk - 1) // chunk)
         row_fast = float_row(fast, start, n, buffer[0]) if fast.size else zero[:n]
         row_residual = read_residual_row(residual, scale, start, n, buffer[1]) if residual.size else nothing[:n]
-        squares[row] = offer_row(slow[start : start + n], row_fast, row_residual, beta, x, best, inputs, ahead)
+        offered = unrotated if negative.size else x
+        squares[row] = offer_row(slow[start : start + n], row_fast, row_residual, beta, offered, best, inputs, ahead)
         if negative.size:
-            buffer[0, :n] = x[:n]
-            rotate_chunk(buffer[0, :n], negative, start, False)
-            offer_row(buffer[0, :n], zero[:n], nothing[:n], beta, x, best, inputs, slow.size)
+            rotate_chunk(unrotated[:n], negative, start, False)
+            offer_row(unrotated[:n], zero[:n], nothing[:n], beta, x, best, inputs, slow.size)
         m = find_candidates(bits, n, lower_bound(best, group_count(n), kept), near, inputs, ahead)
         for j in range(m):
             size[j] = bits[near[j]] & MAGNITUDE

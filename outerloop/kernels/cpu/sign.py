@@ -1,14 +1,46 @@
-"""CPU kernel of `sign_decode`."""
+"""CPU kernels of `sign_encode` and `sign_decode`."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from outerloop.kernels.cpu.arrays import convert
+from outerloop.kernels.cpu.arrays import as_array, convert
 from outerloop.kernels.cpu.compiled import compiled
 from outerloop.kernels.cpu.groups import decode_groups_of_peers
-from outerloop.kernels.sign import sign_decode
+from outerloop.kernels.reference import packed_bytes
+from outerloop.kernels.sign import sign_decode, sign_encode
+from outerloop.kernels.threads import parallel_rows
+
+LARGEST = np.float64(torch.finfo(torch.bfloat16).max)
+TOGETHER = 8
+"""Number of groups that a thread encodes at a time: eight, so that their signs end at a byte boundary."""
+
+
+@sign_encode.kernel("CPU")
+def sign_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Implement `sign_encode` on the CPU."""
+    code = np.zeros(packed_bytes(x.numel(), 1), np.uint8)  # torch.zeros would wake torch's threads: see finite.py
+    scale = torch.empty(-(-x.numel() // group), dtype=torch.bfloat16)
+    arrays = [as_array(x.contiguous()), group, code, as_array(scale)]
+    parallel_rows(lambda a, b: encode_groups(*arrays, a, b), -(-len(scale) // TOGETHER), values=x.numel())
+    return torch.from_numpy(code), scale
+
+
+@compiled
+def encode_groups(x, group, code, scale, first, last):
+    """Encode groups first · TOGETHER .. last · TOGETHER - 1 of x; stop early at the last group of x."""
+    first, last = first * TOGETHER, min(last * TOGETHER, scale.size)
+    means = np.empty(last - first, np.float32)
+    for g in range(first, last):
+        start, stop = g * group, min(g * group + group, x.size)
+        total = 0.0
+        for i in range(start, stop):
+            total += np.float64(abs(x[i]))
+            code[i // 8] |= np.uint8((x[i] < 0) << (i % 8))
+        means[g - first] = min(total / (stop - start), LARGEST)
+    convert(means, scale[first:last])
 
 
 @sign_decode.kernel("CPU")
