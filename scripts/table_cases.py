@@ -33,7 +33,7 @@ class Case:
 
 
 CASES = {
-    "ddp_adamw": Case(("recipe=localsgd",), ADAMW, weight_decay=(0.1, 0.025)),
+    "ddp_adamw": Case(("recipe=localsgd",), ADAMW, weight_decay=(0.1, 0.025, 0.00625, 0.0)),
     "ddp_muon": Case(("recipe=localsgd", "inner=muon"), MUON, (), MOMENTUM, (0.025, 0.0125, 0.1)),
     "ddp_adamw_nesterov": Case(("recipe=diloco",), ADAMW, NESTEROV, weight_decay=(0.1, 0.025)),
     "ddp_muon_nesterov": Case(("recipe=muloco",), MUON, NESTEROV, MOMENTUM, (0.1, 0.025)),
