@@ -147,15 +147,18 @@ def test_a_landing_that_keeps_unsent_values_or_later_progress_equals_its_definit
         sent = [definition(select)(x, None, None, None, signs, Selection(0.0, chunk, k)) for x in (slow - fast, slow)]
         position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
         held = (None, None) if share else residuals(0.1 * slow, chunk)[bool(mu)]
-        how = Landing(0, 0.0 if share else 0.95, chunk, k, True, 0.7, mu, True, share)
+        own = int(late)
+        how = Landing(own, 0.0 if share else 0.95, chunk, k, not late, 0.7, mu, True, share)
         tensors = slow, fast, *held, momentum, (fast + progress).to(dtype) if late else None
+        offered, value = (value[own], 0.5 * value) if rotated else (None, value)  # clipped to half
         *expected, current = copies(*tensors)
-        definition(land)(*expected, position, value, None, signs, current, how)
+        squares = definition(land)(*expected, position, value, offered, signs, current, how)
         assert not late or same(expected[1], fast), "the weights at the launch"
         for count in (1, 3):
             torch.set_num_threads(count)
             *got, theta = copies(*tensors)
-            land(*got, position, value, None, signs, theta, how)
+            sum_of_squares = land(*got, position, value, offered, signs, theta, how)
+            assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip([*got, theta], [*expected, current], strict=True))
 
 
@@ -326,7 +329,8 @@ def test_the_operators_trace_whole():
 
 
 @pytest.mark.parametrize(
-    ("operator", "more"), [(select, (None, None, None, None, 0.0, 64, 3)), (two_bit_encode, (64,)), (finite, ())]
+    ("operator", "more"),
+    [(select, (None, None, None, None, 0.0, 64, 3)), (two_bit_encode, (64,)), (sign_encode, (64,)), (finite, ())],
 )
 def test_torch_finds_the_operators_well_declared(operator, more):
     torch.library.opcheck(operator.overload, (torch.randn(200), *more))

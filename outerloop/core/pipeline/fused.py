@@ -76,15 +76,12 @@ class FusedPipeline:
         on_copy: whether `land` receives copies of the fast weights at the launch, not the current fast weights.
         slow_moves: whether slow weights change between launch and landing, which the landing kernel does not support.
 
-    Attributes:
-        fits: whether the kernels support the parts; if not, this pipeline accepts no tensor.
-        drawn: for each tensor in flight, its round and the sign bits of its rotation, which its landing needs again.
+    The attribute `fits` is False if the kernels do not support the parts; this pipeline then accepts no tensor.
     """
 
     def __init__(self, dense: DensePipeline, *, on_copy: bool, slow_moves: bool = False) -> None:
         self.codec, self.peer, self.on_copy = dense.codec, dense.peer, on_copy
         specs = sgd_spec(dense.method), residual_spec(dense.feedback), aggregate_rule(dense.aggregate)
-        self.drawn: dict[str, tuple[int, Tensor | None]] = {}
         self.fits = None not in specs and not slow_moves
         self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if `fits`
 
@@ -118,8 +115,7 @@ class FusedPipeline:
             sparse, context = self.sparse_of(x), self.codec.context(number, name)
             rows = sparse.rows_at(x.numel(), context)
             held, scale, beta = self.residual.at_launch(name)
-            signs, how = self.signs(number, name, x), Selection(beta, rows.chunk, rows.k)
-            self.drawn[name] = number, signs
+            signs, how = on_device(sparse.signs(x.numel(), context), x.device), Selection(beta, rows.chunk, rows.k)
             position_M, value_M, squares = select(x, fast[name], held, scale, signs, how)
             return sparse.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
 
@@ -206,28 +202,26 @@ class FusedPipeline:
         def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], updates[name], stored[name]
             context, sparse = self.codec.context(number, name), self.sparse_of(x)
-            rows, sgd = sparse.rows_at(x.numel(), context), (step.lr, step.momentum, step.nesterov)
+            rows, signs = sparse.rows_at(x.numel(), context), on_device(sparse.signs(x.numel(), context), x.device)
+            sgd = step.lr, step.momentum, step.nesterov
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, *sgd, share[name])
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            drawn_in, signs = self.drawn.pop(name, (-1, None))
-            if drawn_in != number:
-                signs = self.signs(number, name, x)
             state = x, fast[name], held, scale, momentum[name]
             return float(land(*state, kept.position, value, sent, signs, current.get(name), how))
 
         return sum(of_each(land_tensor, like).values())
-
-    def signs(self, number: int, name: str, x: Tensor) -> Tensor | None:
-        """Return the sign bits of the rotation of tensor x in round `number`, or None without a rotation."""
-        signs = self.sparse_of(x).signs(x.numel(), self.codec.context(number, name))
-        return None if signs is None else signs.to(x.device)
 
     def sparse_of(self, x: Tensor) -> SparseCodec:
         """Return the codec for tensor x, which this pipeline must support."""
         sparse = sparse_codec(self.codec.compress, x.shape)
         assert sparse is not None
         return sparse
+
+
+def on_device(x: Tensor | None, device: torch.device) -> Tensor | None:
+    """Return x on this device, or None if x is None."""
+    return None if x is None else x.to(device)
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
