@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, lints, checks imports, and runs the tests, one of which checks types:
-# scripts/test.sh [pytest arguments]. With arguments, only pytest runs. scripts/test.sh --fast [pytest arguments] lints with ruff and runs the tests in FAST
-# that are not marked slow or long. A test is long if it starts a daemon or takes more than a second.
+# scripts/test.sh installs what is missing, lints, checks imports, and runs the tests, one of which checks types.
+# scripts/test.sh ARGUMENTS installs what is missing, and runs pytest with these arguments, nothing else.
+# scripts/test.sh --fast [ARGUMENTS] lints with ruff, and runs the tests in FAST that are not marked slow or long.
+# A test is long if it starts a daemon or takes more than a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FAST=(

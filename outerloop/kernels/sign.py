@@ -17,7 +17,8 @@ from outerloop.kernels.select import decode_rows, split_rows
 def sign_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Encode x, (N,) float32, to signs, ceil(N / 8) uint8, and one magnitude for each of G groups, (G,) bfloat16.
 
-    A bit is 1 if the value is below 0. The magnitude is the mean of the group's |x|, computed in float64.
+    A bit is 1 if the value is below 0. The magnitude is the mean of the group's |x|, computed in float64 and clamped to
+    the largest finite bfloat16 value.
     """
     coded = [sign_rows(x_GL) for x_GL in split_rows(x, group)]
     code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])

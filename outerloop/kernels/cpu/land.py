@@ -1,8 +1,8 @@
 """CPU kernel of `land`: one sweep over chunks that fit in the L2 cache.
 
 Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum and
-rotation, slow weights change only at coordinates that some peer sent, so only these are updated. The usual case of
-feedback=local has a loop of its own, which reads and writes each weight only once.
+rotation, slow weights change only at coordinates that some peer sent, so only these are updated. Landings of
+feedback=local with a rotation, float32 weights and no momentum have a loop of their own, which passes over them once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def land_cpu(
 
 @compiled
 def land_local_rows(slow, fast, position, value, sent, negative, current, how, first, last, squares):
-    """Do the work of `land_rows` for rotated values and unsent values in float32 weights, without momentum."""
+    """Do the work of `land_rows` if values are rotated and unsent values stay in float32 weights, without momentum."""
     chunk, peers = how.chunk, 0 if how.by_senders else position.shape[0]
     sums, mean = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32)
     own = np.empty(chunk, np.float32)

@@ -131,9 +131,9 @@ def add_rows(x, y, total):
 
 @compiled
 def land_local_row(slow, fast, current, mean, own, how):
-    """Update the slow weights of one chunk, and its fast weights with unsent values. `own`: the values that were sent.
+    """Update the slow weights of one chunk, and the weights from which inner steps continue.
 
-    `current` may be empty.
+    These are `current`, or `fast` if `current` is empty. `own`: the values that this peer sent, rotated back.
     """
     lr, share = np.float32(how.lr), np.float32(how.unsent_share)
     if current.size:

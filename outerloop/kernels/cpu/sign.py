@@ -15,7 +15,7 @@ from outerloop.kernels.threads import parallel_rows
 
 LARGEST = np.float64(torch.finfo(torch.bfloat16).max)
 TOGETHER = 8
-"""Number of groups that a thread encodes at a time: eight, so that their signs end at a byte boundary."""
+"""Threads share groups in units of eight, so that the signs of each unit end at a byte boundary."""
 
 
 @sign_encode.kernel("CPU")
