@@ -18,7 +18,7 @@ from torch import Size, Tensor
 
 from outerloop.compress import check_names
 from outerloop.kernels.reference import pack_codes, unpack_codes
-from outerloop.kernels.select import decode_rows, split_rows
+from outerloop.kernels.select import decode_rows, encode_rows
 from outerloop.types import CodecContext, Parts, UserError
 
 
@@ -39,9 +39,7 @@ def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple
 
     `quantize` maps G groups of L values, (G, L), to codes (G, L) uint8 and scales (G,) bfloat16.
     """
-    coded = [quantize(row_GL) for row_GL in split_rows(x.detach().reshape(-1), length)]
-    code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])
-    scale_G = torch.cat([x.new_zeros(0, dtype=torch.bfloat16), *(scale for _, scale in coded)])
+    code_N, scale_G = encode_rows(x.detach().reshape(-1), length, quantize)
     return {"code": pack_codes(code_N, bits), "scale": scale_G}
 
 

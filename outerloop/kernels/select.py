@@ -73,6 +73,15 @@ def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
     return [row for row in rows if row.numel()]
 
 
+def encode_rows(x_N: Tensor, length: int, encode: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Encode the rows of x, of `length` values each; the last may be shorter. Return codes (N,) and levels (G, ...).
+
+    encode: maps C rows of L values, (C, L), to their codes, (C, L), and the levels of each row, (C, ...).
+    """
+    coded = [encode(row_CL) for row_CL in split_rows(x_N, length) or [x_N.view(0, length)]]
+    return torch.cat([code.view(-1) for code, _ in coded]), torch.cat([level for _, level in coded])
+
+
 def decode_rows(code_N: Tensor, level_G: Tensor, length: int, decode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Decode the codes of rows of `length` values, the last of which may be shorter. Return (N,) float32.
 

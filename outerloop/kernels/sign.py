@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import pack_codes, sign_rows, sign_rows_decode, unpack_codes
-from outerloop.kernels.select import decode_rows, split_rows
+from outerloop.kernels.select import decode_rows, encode_rows
 
 
 @operator()
@@ -20,9 +20,8 @@ def sign_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     A bit is 1 if the value is below 0. The magnitude is the mean of the group's |x|, computed in float64 and clamped to
     the largest finite bfloat16 value.
     """
-    coded = [sign_rows(x_GL) for x_GL in split_rows(x, group)]
-    code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])
-    return pack_codes(code_N, 1), torch.cat([x.new_zeros(0, dtype=torch.bfloat16), *(scale for _, scale in coded)])
+    code_N, scale_G = encode_rows(x, group, sign_rows)
+    return pack_codes(code_N, 1), scale_G
 
 
 @operator()

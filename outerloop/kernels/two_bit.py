@@ -10,15 +10,14 @@ from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
-from outerloop.kernels.select import decode_rows, split_rows
+from outerloop.kernels.select import decode_rows, encode_rows
 
 
 @operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Encode x, (N,) float32, to codes, ceil(N / 4) uint8, and two levels for each of G groups, (G, 2) bfloat16."""
-    coded = [mean_split(x_GL) for x_GL in split_rows(x, group)]
-    code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
-    return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
+    code_N, level_G2 = encode_rows(x, group, mean_split)
+    return pack_codes(code_N, 2), level_G2
 
 
 @operator()

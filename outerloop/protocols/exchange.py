@@ -1,4 +1,4 @@
-"""The protocol of an exchange. exchange_protocols.py defines the optional ones."""
+"""The protocol of an exchange. exchange_protocols defines the optional ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReportsArrival(Protocol):
 class Exchange(Protocol):
     """AXIS exchange: sends this peer's message of a round and returns the messages of other peers.
 
-    exchange_protocols.py defines the optional protocols.
+    exchange_protocols defines the optional protocols.
     """
 
     info: Capabilities
